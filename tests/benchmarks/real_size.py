@@ -126,12 +126,9 @@ ROWS = [
     Row("originals, a tenth of its own", "originals-tenth"),
     Row("originals, a view of a tenth", "originals@tenth", "originals, a tenth of its own", PART),
     *(
-        Row(f"originals, cache {name}", "originals", "originals, throughput", goal, options=options)
-        for name, goal, options in (
-            ("bytes", KEEPS_BYTES, {"cache": "bytes"}),
-            ("bytes in a file", KEEPS_BYTES, {"cache": "bytes", "cache_dir": "a new one"}),
-            ("decoded", KEEPS_PIXELS, {"cache": "decoded"}),
-        )
+        Row(f"originals, cache {cache}{place}", "originals", "originals, throughput", goal, options=options)
+        for cache, goal in (("bytes", KEEPS_BYTES), ("decoded", KEEPS_PIXELS))
+        for place, options in (("", {"cache": cache}), (" in a file", {"cache": cache, "cache_dir": "a new one"}))
     ),
     Row("originals, tf.data by hand", "originals", reader="tf.data"),
     Row("originals, JAX", "originals", "", EVEN, "jax"),

@@ -172,14 +172,20 @@ def test_a_cache_in_memory(manifest: Manifest, monkeypatch, free: int, status: s
     assert memory.found.startswith("The cache and finished batches take about 180.6 KB, with the program ")
     assert memory.found.endswith(f". {human_bytes(free)} are free.")
     if status == "failure":
-        assert memory.advice == "Keep less of it with `cache_bytes`, or use a smaller `decoded_size`."
+        assert memory.advice == "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
         (memory,) = some(manifest, "memory", dataclasses.replace(config, order="throughput"))
         assert memory.advice == "Use no cache, or a smaller `decoded_size`."
 
 
 def test_a_cache_in_files(manifest: Manifest, tmp_path: Path) -> None:
-    in_files = dataclasses.replace(CONFIG, cache="bytes", cache_dir=str(tmp_path))
-    assert some(manifest, "memory", in_files)[0].found == some(manifest, "memory", CONFIG)[0].found
+    in_files = dataclasses.replace(CONFIG, cache="decoded", decoded_size=64, cache_dir=str(tmp_path))
+    # Its files are read in exact order, as any dataset's, and hold decoded images.
+    in_blocks = dataclasses.replace(in_files, batch_size=4, block_records=3)
+    (memory,) = some(manifest, "memory", in_blocks)
+    in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
+    assert memory.found.startswith(
+        f"12 records that are read ahead and finished batches take about {human_bytes(in_cache + batches)}, with the "
+    )
     folder = tmp_path / "cache"
     (xla,) = some(manifest, "xla", cache="bytes", cache_dir=str(folder))  # which fills none
     assert xla.status == "ok"

@@ -142,11 +142,12 @@ def test_batches_have_the_values_of_their_records(pets: str, options: dict[str, 
 def test_a_cache_in_files_gives_the_values(pets: str, tmp_path: Path) -> None:
     add(pets)
     plain = [get_numbers(NumpyBatches(pets, "train", CONFIG).read(step)) for step in range(4)]
-    config = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "cache"))
-    for _ in range(2):
-        batches = NumpyBatches(pets, "train", config)
-        assert [get_numbers(batches.read(step)) for step in range(4)] == plain
-        batches._maker._cache.flush()
+    for cache in ("bytes", "decoded"):
+        config = replace(CONFIG, cache=cache, cache_dir=str(tmp_path / cache), decoded_size=16)
+        for _ in range(2):
+            batches = NumpyBatches(pets, "train", config)
+            assert [get_numbers(batches.read(step)) for step in range(4)] == plain
+            batches._maker._cache.flush()
     shutil.rmtree(Path(pets, find_part(pets, "column"), "index"))
     assert sorted(NumpyBatches(pets, "train", replace(CONFIG, extra_features=())).read(0)) == ["image", "label"]
 

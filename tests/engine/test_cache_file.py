@@ -22,7 +22,7 @@ from tests.flipped_bit import flip_bit
 from tests.refusals import refusal
 from tfpipe.engine import cache_file
 from tfpipe.engine.cache_file import CacheFile, is_filled, open_cache_file
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.engine.parse import join_block
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source
@@ -43,9 +43,9 @@ def source(small_dataset: Path, tmp_path: Path) -> Manifest:
     return tfpipe.load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
 
 
-def config_of(folder: Path | str, **options: Any) -> PipelineConfig:
-    settings = {"batch_size": 4, "image_size": 14, "extra_features": (NAME,), **options}
-    return PipelineConfig(cache="bytes", cache_dir=str(folder), **settings)
+def config_of(folder: Path | str, cache: str = "bytes", **options: Any) -> PipelineConfig:
+    settings = {"batch_size": 4, "image_size": 14, "decoded_size": 40, "extra_features": (NAME,), **options}
+    return PipelineConfig(cache=cache, cache_dir=str(folder), **settings)
 
 
 def plain(config: PipelineConfig) -> PipelineConfig:
@@ -239,14 +239,16 @@ def test_a_full_disk_stops_the_filling_and_nothing_else(tmp_path: Path) -> None:
 # Whole datasets
 
 
-def test_the_second_epoch_needs_no_source(source: Manifest, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "cache")
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_the_second_epoch_needs_no_source(source: Manifest, tmp_path: Path, cache: str) -> None:
+    config = config_of(tmp_path / "cache", cache)
     batches = open_batches(source, config)
     assert not is_filled(batches._maker.plan)  # type: ignore[arg-type]
     expected = read_all(batches)
     assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
-    for step in STEPS:
-        check_equal(open_batches(source, plain(config)).read(step), expected[step])
+    if cache == "bytes":
+        for step in STEPS:
+            check_equal(open_batches(source, plain(config)).read(step), expected[step])
     again = open_batches(source, config)
     for path in Path(source.directory).rglob("*"):
         if path.is_file():
@@ -262,8 +264,8 @@ KILLED = """
 import sys
 import tfpipe
 from tests.engine.test_cache_file import config_of, open_batches
-source, folder = sys.argv[1:]
-batches = open_batches(tfpipe.load_manifest(source), config_of(folder))
+source, folder, cache = sys.argv[1:]
+batches = open_batches(tfpipe.load_manifest(source), config_of(folder, cache, decoded_size=800))
 print("ready", flush=True)
 while True:
     for batch in batches:
@@ -271,13 +273,14 @@ while True:
 """
 
 
-def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "killed")
+@pytest.mark.parametrize("cache", [pytest.param("bytes", marks=pytest.mark.slow), "decoded"])
+def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path: Path, cache: str) -> None:
+    config = config_of(tmp_path / "killed", cache, decoded_size=800)
     expected = read_all(open_batches(source, replace(config, cache_dir=str(tmp_path / "whole"))))
     seed = 77
     generator = random.Random(seed)
     for _ in range(3):
-        process = run(KILLED, source.directory, tmp_path / "killed")
+        process = run(KILLED, source.directory, tmp_path / "killed", cache)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(generator.uniform(0, 0.05))
@@ -296,22 +299,36 @@ def get_path(source: Manifest, config: PipelineConfig) -> str:
 
 
 def test_other_content_is_another_file(source: Manifest, tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    same = [config, replace(config, image_dtype="float32", batch_size=3, seed=5, extra_features=(), training=False)]
-    assert len({get_path(source, each) for each in same}) == 1
+    decoded = config_of(tmp_path, "decoded")
+    same = [
+        decoded,
+        replace(decoded, image_dtype="float32", batch_size=3, seed=5, extra_features=()),
+        replace(decoded, training=False, augment_options=AugmentOptions(flip=False), image_size=35),
+    ]
+    others = [
+        config_of(tmp_path, "bytes"),
+        replace(decoded, decoded_size=(40, 41)),
+        replace(decoded, augment_options=AugmentOptions(antialias=True)),
+        replace(decoded, augment_options=AugmentOptions(dct_scaling=False)),
+        replace(decoded, cache_dir=str(tmp_path / "other")),
+    ]
+    assert len({get_path(source, config) for config in same}) == 1
     grown = replace(source, fingerprint="1" * 64)
-    other = replace(config, cache_dir=str(tmp_path / "other"))
-    assert len({get_path(source, config), get_path(source, other), get_path(grown, config)}) == 3
+    paths = {get_path(source, config) for config in (decoded, *others)} | {get_path(grown, decoded)}
+    assert len(paths) == len(others) + 2
 
 
 def test_a_damaged_record_of_the_source(source: Manifest, tmp_path: Path) -> None:
     flip_bit(Path(source.directory, "train-00000-of-00002.tfrecord"), 1000)
-    config = config_of(tmp_path / "cache", max_bad_records=1)
-    first, second = (read_all(open_batches(source, config)) for _ in range(2))
-    for step, batch in enumerate(first):
-        check_equal(second[step], batch)
-        check_equal(open_batches(source, plain(config)).read(step), batch)
-    assert not is_filled(plan_batches(Source.from_manifest(source, "train"), config))
+    for cache in ("bytes", "decoded"):
+        config = config_of(tmp_path / "cache", cache, max_bad_records=1)
+        first, second = (read_all(open_batches(source, config)) for _ in range(2))
+        for step, batch in enumerate(first):
+            check_equal(second[step], batch)
+        if cache == "bytes":
+            for step, batch in enumerate(first):
+                check_equal(open_batches(source, plain(config)).read(step), batch)
+        assert not is_filled(plan_batches(Source.from_manifest(source, "train"), config))
 
 
 def test_what_a_cache_in_files_excludes(source: Manifest, tmp_path: Path, monkeypatch) -> None:
@@ -321,8 +338,8 @@ def test_what_a_cache_in_files_excludes(source: Manifest, tmp_path: Path, monkey
     assert str(caught.value).startswith(f"Could not open the cache {tmp_path}/file/cache/")
     assert str(caught.value).endswith(": Not a directory. Give another `cache_dir`.")
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
-    assert refusal(ConfigError, open_batches, source, config_of(tmp_path / "cache")) == (
-        f"The cache of 'train' of {source.directory} needs 9.6 KB in {tmp_path}/cache, and 2.0 KB are free there. "
-        "Free some, or give another `cache_dir`."
+    assert refusal(ConfigError, open_batches, source, config_of(tmp_path / "cache", "decoded")) == (
+        f"The cache of 'train' of {source.directory} needs 63.9 KB in {tmp_path}/cache, and 2.0 KB are free there. "
+        "Free some, use a smaller `decoded_size`, or give another `cache_dir`."
     )
     assert not (tmp_path / "cache").exists()

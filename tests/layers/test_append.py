@@ -172,12 +172,13 @@ def test_a_position_below_another_view_is_refused(pets: str) -> None:
 def test_a_position_goes_on_in_a_copy_and_in_a_cache(grown: str, tmp_path: Path) -> None:
     state = NumpyBatches(grown, "train", CONFIG).state_dict()
     copied = str(shutil.copytree(grown, tmp_path / "copied"))
-    config = replace(CONFIG, cache="bytes", augment="none", cache_dir=str(tmp_path / "cache"))
-    NumpyBatches(copied, "train", config).load_state_dict(state)
-    batches = NumpyBatches(copied, "train", config)
-    batches.read(0)
-    assert batches.state_dict() == state
-    batches.load_state_dict(state)
+    for cache in ("bytes", "decoded"):
+        config = replace(CONFIG, cache=cache, decoded_size=16, augment="none", cache_dir=str(tmp_path / cache))
+        NumpyBatches(copied, "train", config).load_state_dict(state)
+        batches = NumpyBatches(copied, "train", config)
+        batches.read(0)
+        assert batches.state_dict() == state
+        batches.load_state_dict(state)
 
 
 def test_a_view_shows_what_it_showed(pets: str, tmp_path: Path) -> None:
@@ -234,12 +235,13 @@ def test_copies_have_the_records_of_all_layers(grown: str, tmp_path: Path) -> No
     assert not any(name.encode() in tar for name in hidden for tar in tars)
 
 
-def test_caches_know_layers(grown: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_caches_know_layers(grown: str, tmp_path: Path, cache: str) -> None:
     config = replace(CONFIG, decoded_size=16, augment="none", extra_features=(NAME,))
     delete_records(grown, [list_names(grown)[k] for k in (0, 13)])
     plain = NumpyBatches(grown, "train", config)
     expected = [plain.read(step)[NAME] for step in range(6)]
-    cached = replace(config, cache="bytes", cache_dir=str(tmp_path / "cache"))
+    cached = replace(config, cache=cache, cache_dir=str(tmp_path / "cache"))
     for _ in range(2):
         batches = NumpyBatches(grown, "train", cached)
         assert [batches.read(step)[NAME] for step in range(6)] == expected

@@ -241,6 +241,8 @@ def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path, tmp_path:
     cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "bytes"))
     for begin in (3, 0):
         assert_equal(read(bucket, cached, 5 - begin, begin=begin), read(small_dataset, CONFIG, 5)[begin:])
+    decoded = replace(CONFIG, cache="decoded", cache_dir=str(tmp_path / "decoded"))
+    assert_equal(read(bucket, decoded, 5), read(bucket, decoded, 5))
 
 
 def test_a_public_bucket_needs_no_credentials(amazon: Amazon, bucket: str, monkeypatch, tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_the_device_crops_each_image(three: tfpipe.Manifest) -> None:
 NUMBERS, FEWER = '`images` must be "all", "first", or from 1 to 64', "Use first, or a number up to 2."
 AT_MOST = "`images` 3 must give at most 64 images, and no more than"
 ONE_IMAGE = "`cache` decoded keeps one image a record"
+ONE_IN_FILES = "`cache` decoded in files keeps one image a record, and these have several. Use bytes."
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,7 @@ ONE_IMAGE = "`cache` decoded keeps one image a record"
         ({}, f"`images` all needs the same number of images in every record, and 'train' of {{}} has 2 to 5. {FEWER}"),
         ({"images": 3}, f"{AT_MOST} each record of 'train' of {{}} has, got 3. {FEWER}"),
         ({"images": 2, "cache": "decoded"}, f"{ONE_IMAGE}. Set `cache` to bytes, or `images` to first."),
+        ({"images": "first", "cache": "decoded", "cache_dir": "cache"}, ONE_IN_FILES),
         ({"images": 65}, f"{NUMBERS}, got 65."),
         ({"images": True}, f"{NUMBERS}, got True."),
         ({"images": "last"}, f"{NUMBERS}, got 'last'."),

@@ -170,7 +170,7 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
             {"order": "throughput"},
             "`order` 'throughput' is for the TensorFlow pipeline only: here records are read one",
         ),
-        ({"cache": "bytes", "cache_dir": "gs://a/b"}, "A cache in files needs a local folder as `cache_dir`"),
+        ({"cache": "bytes", "cache_dir": "gs://a/b"}, "A cache in files needs `cache` bytes or decoded and a local"),
         ({"augment": "device"}, "`augment` 'device' is for"),
         ({"tf_data": TfDataOptions(cycle_length=2)}, "`tf_data` TfDataOptions("),
         ({"extra_features": ("nothing",)}, "`extra_features` must name features of"),

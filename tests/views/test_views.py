@@ -290,13 +290,13 @@ def test_hosts_share_the_same_batches(pets: str, hosts: int, weights: str | None
         ({"cache": "decoded"}, None),
         ({"cache": "bytes"}, "label_id"),
         ({"cache": "decoded", "cache_bytes": 2000}, "label_id"),
-        ({"cache": "bytes", "cache_dir": ""}, None),
+        ({"cache_dir": ""}, None),
     ],
 )
 def test_caches_give_the_same_batches(pets: str, tmp_path: Path, options: dict[str, Any], weights: str | None) -> None:
     address = add(pets, "label <> 'dog'", weights=weights)
     if "cache_dir" in options:
-        options = {**options, "cache_dir": str(tmp_path / "cache")}
+        options = {"cache": "decoded", "cache_dir": str(tmp_path / "cache")}
     plain = [make(address, decoded_size=16, augment="none").read(step)["label"].tolist() for step in range(6)]
     for _ in range(2):
         cached = make(address, decoded_size=16, augment="none", **options)

@@ -187,16 +187,19 @@ def _check_memory(setup: _Setup) -> Check:
         needed += estimate_cache_bytes(plan) or 0
         advice = "Use no cache, or a smaller `decoded_size`."
         if setup.by_engine:
-            smaller = "use a smaller `decoded_size`" if config.cache == "decoded" else "all of it in a `cache_dir`"
-            advice = f"Keep less of it with `cache_bytes`, or {smaller}."
+            advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if not config.service.workers and (not kept or config.cache_bytes is not None):
+        record_bytes = setup.source.record_bytes
+        if config.cache_dir is not None and config.cache == "decoded":  # records are read from the cache
+            height, width = plan.decoded_size
+            record_bytes = max(record_bytes, height * width * 3)
         # The engine has three times as many in memory: records that are read, parsed and decoded.
         ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if setup.by_engine else count_records_ahead(plan)
         ahead = min(ahead, setup.source.num_records or ahead)
         shuffled = count_shuffled_records(plan) if config.training and not setup.by_engine else 0
         kept.append(f"{human_count(ahead, 'record')} that are read ahead")
         kept += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
-        needed += round((ahead + shuffled) * setup.source.record_bytes)
+        needed += round((ahead + shuffled) * record_bytes)
         if shuffled:
             advice = "Lower `tf_data.shuffle_buffer_size`."
     kept.append("finished batches")

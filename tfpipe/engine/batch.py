@@ -258,13 +258,16 @@ class BatchMaker(Maker):
         threads: int = 1,
         out: NDArray[Any] | None = None,
         rows: IntArray | None = None,
+        filled: int | None = None,
     ) -> Batch:
         """Makes the arrays of a batch from its records, in the forms that `tfpipe.engine.columns` describes.
 
-        Images are written to `out` at `rows`, if these are given. Otherwise rows of zeros fill the batch up.
+        Images are written to `out` at `rows`, if these are given. `filled` rows of zeros follow the records; None: as
+        many as the batch lacks, or none with `rows`.
         """
+        if filled is None and rows is not None:
+            filled = 0
         batch, images = Batch(), None
-        filled = 0 if rows is not None else self.plan.batch_size - len(stored.numbers)
         with self.naming(stored.numbers):
             if self.plan.source.has_images:
                 with self.clocks.measure("batch"):
@@ -333,12 +336,14 @@ class BatchMaker(Maker):
         """Removes the crops and flips of images if the device applies them."""
         return images.make_whole() if self.plan.config.augment == "device" else images
 
-    def make_others(self, stored: StoredBatch, images: EncodedImages | None, filled: int) -> Batch:
+    def make_others(self, stored: StoredBatch, images: EncodedImages | None, filled: int | None = None) -> Batch:
         """Makes all of a batch but its images, with masks cropped like these; call it within `naming`.
 
-        `filled` rows of zeros follow those of the records.
+        `filled` is that of `decode`.
         """
         plan, source, config = self.plan, self.plan.source, self.plan.config
+        if filled is None:
+            filled = plan.batch_size - len(stored.numbers)
         batch: Batch = {}
         if images is not None and config.augment == "device":  # in rows of padding the crop is the whole image
             count = filled * images.per_record

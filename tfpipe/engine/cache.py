@@ -75,8 +75,7 @@ def check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
     if needed > MAX_CACHE_SHARE * free:
         advice = "Use a smaller `decoded_size`, or no cache."
         if by_engine:
-            other = "a smaller `decoded_size`" if plan.config.cache == "decoded" else "a `cache_dir`"
-            advice = f"Set `cache_bytes` to keep what fits, or use {other}, or no cache."
+            advice = "Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or no cache."
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
             f"{human_bytes(free)} are free, of which a cache may take 90 %. {advice}",

@@ -4,7 +4,7 @@
 the version and the hash of everything that the bytes depend on        4096 bytes
 for each record of the split: its offset, its size, and their XOR      24 bytes; zeros if it is not there
 the records, in the order in which they were written                   frames as in TFRecord files:
-    its number, and its payload
+    its number, and its payload, in which a decoded image is its pixels
 ```
 
 All processes write the same bytes for a record. A record is trusted only if its number and all checksums are right;
@@ -49,6 +49,7 @@ _HEAD_BYTES, _ENTRY = 4096, struct.Struct("<3q")
 _NUMBER = struct.Struct("<q")
 _NUMBER_FRAME = FRAME_BYTES + _NUMBER.size
 _MOST_WAITING = 3  # batches that may wait to be written
+_RECORD_BYTES = 500  # of a decoded record besides its pixels, roughly
 _IF_FULL = "Free some space: the next run goes on to fill it."
 
 Payloads: TypeAlias = Iterable[bytes | None]
@@ -247,24 +248,36 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
     hashed: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
     hashed.append([(shard.records, shard.sha256) for shard in info.shards])
     hashed.append([column.splits[split].fingerprint for column in manifest.columns])
+    record_bytes = plan.source.record_bytes
     if manifest.foreign is not None:
         raise ConfigError(
             f"A cache in files needs a dataset that tfpipe wrote, and {manifest.directory} describes files of others. "
             "Leave `cache_dir` out to use memory, or write them anew with `tfpipe reshard`."
         )
     if file_io.is_url(config.cache_dir or ""):
-        raise ConfigError(f"A cache in files needs a local folder as `cache_dir`, got {config.cache_dir!r}.")
+        raise ConfigError(
+            "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
+            f"{config.cache!r} and {config.cache_dir!r}."
+        )
+    if config.cache == "decoded" and manifest.has_several_images:
+        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
+    if config.cache == "decoded":
+        height, width = plan.decoded_size
+        options = config.augment_options
+        hashed += [height, width, options.dct_scaling is not False, options.antialias]
+        record_bytes = height * width * 3 + _RECORD_BYTES
     key = hashlib.sha256(json.dumps(hashed).encode()).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", manifest.name).strip("-")[:64] or "dataset"
     assert config.cache_dir is not None
     folder = os.path.abspath(config.cache_dir)
     path = os.path.join(folder, f"{name}-{split}-{key[:16]}.cache")
-    needed = round(info.stored_records * (plan.source.record_bytes + _ENTRY.size)) - max(file_io.get_size(path), 0)
+    needed = round(info.stored_records * (record_bytes + _ENTRY.size)) - max(file_io.get_size(path), 0)
     free = host_limits.free_disk_bytes(folder)
     if needed > free:
+        advice = "Free some, use a smaller `decoded_size`," if config.cache == "decoded" else "Free some,"
         raise ConfigError(
             f"The cache of {plan.source.name} needs {human_bytes(needed)} in {folder}, and "
-            f"{human_bytes(free)} are free there. Free some, or give another `cache_dir`."
+            f"{human_bytes(free)} are free there. {advice} or give another `cache_dir`."
         )
     chosen = None if info.chosen is None else info.chosen.numbers
     return CacheFile(path, key, info.stored_records, chosen)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfpipe.engine.batch import Batch, BatchMaker, Maker, Transform
 from tfpipe.engine.cache import share_cache_bytes
-from tfpipe.engine.cached_batch import CachingMaker, join_rows
+from tfpipe.engine.cached_batch import CachingMaker, FileCachingMaker, join_rows
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
@@ -42,7 +42,9 @@ def open_maker(plan: BatchPlan, transform: Transform | None = None, classes: Seq
     if transform is not None and config.cache == "decoded":
         raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
     plan.source.check()
-    kind = CachingMaker if config.cache == "decoded" else BatchMaker
+    kind = BatchMaker
+    if config.cache == "decoded":
+        kind = CachingMaker if config.cache_dir is None else FileCachingMaker
     return kind(plan, *locate_split(plan), transform, classes)
 
 

@@ -257,7 +257,7 @@ class GrainBatches:
         if config.cache != "none" and config.cache_dir is None:
             raise ConfigError(
                 f"`cache` {config.cache} needs threads of Grain, not worker processes: each would have a cache of its "
-                "own. Use cache='bytes' with a `cache_dir`, or no cache."
+                "own. Set a `cache_dir`, or no cache."
             )
         return vars(self)
 

@@ -81,9 +81,8 @@ def test_sizes() -> None:
             "`augment` device needs `image_dtype` uint8, got 'float32': the device normalizes.",
         ),
         (
-            {"cache": "decoded", "cache_dir": "/tmp/c"},
-            "`cache_dir` keeps records as they are stored, and needs `cache` bytes, got decoded. "
-            "`tfpipe reshard --encoding raw --square 256` writes images decoded.",
+            {"cache_dir": "/tmp/c"},
+            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
         ),
         (
             {"cache_bytes": "8GiB"},
@@ -114,7 +113,7 @@ def test_wrong_options_in_others() -> None:
     "options",
     [
         {"order": "throughput", "tf_data": TfDataOptions(block_length=1)},
-        {"augment": "device", "cache": "bytes", "cache_dir": "/tmp/c"},
+        {"augment": "device", "cache": "decoded", "cache_dir": "/tmp/c"},
         {"service": replace(SERVICE, share="auto"), "order": "exact"},
         {"prefetch_batches": 0, "max_bad_records": 0},
         {"tf_data": TfDataOptions(shuffle_buffer_size=1000, ram_budget="8 GiB")},

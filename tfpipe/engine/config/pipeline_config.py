@@ -198,8 +198,8 @@ class PipelineConfig:
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
             "none", "bytes" or "decoded". Default: "none".
-        cache_dir: The local folder of a cache of records, which other processes of this host and later runs share, with
-            any reader. They add what they read to it, and read what it lacks from the source. None: the cache is in
+        cache_dir: The local folder of the cache, which other processes of this host and later runs share, with any
+            reader. They add what they read to it, and read what it lacks from the source. None: the cache is in
             memory. Default: None.
         cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
@@ -378,16 +378,12 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError(
             f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
         )
-    if config.cache_bytes is not None and config.cache == "none":
-        raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave it out.")
+    for name in ("cache_dir", "cache_bytes"):
+        if getattr(config, name) is not None and config.cache == "none":
+            raise ConfigError(f"`{name}` needs a cache. Set `cache` to bytes or decoded, or leave it out.")
     if config.cache_bytes is not None and config.cache_dir is not None:
         raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")
-    if config.cache_dir is not None and config.cache != "bytes":
-        raise ConfigError(
-            f"`cache_dir` keeps records as they are stored, and needs `cache` bytes, got {config.cache}. "
-            "`tfpipe reshard --encoding raw --square 256` writes images decoded."
-        )
-    if config.cache == "decoded" and config.max_bad_records:
+    if config.cache == "decoded" and config.cache_dir is None and config.max_bad_records:
         raise ConfigError(
             "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first."

@@ -222,8 +222,7 @@ def _free_memory(profile: PipelineProfile) -> Iterator[Fix]:
             yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, _SHUFFLE_SHARE))
         elif buffer.stage == "cache":
             no_cache: dict[str, OptionValue] = {} if profile.config.cache_bytes is None else {"cache_bytes": None}
-            has_files = profile.dataset.by_engine and profile.config.cache == "bytes"
-            in_files = " Or keep it in files: `cache_dir`." if has_files else ""
+            in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
             yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes={"cache": "none", **no_cache})
 
 
