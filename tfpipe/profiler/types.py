@@ -61,7 +61,7 @@ class StageTiming:
     parallelism: int = 1  # the most calls that work at once
     bytes_in_per_image: float = 0.0
     bytes_out_per_image: float = 0.0
-    locked_us_per_image: float | None = None  # from one call to the next, if a lock lets one run at a time
+    locked_us_per_image: float = 0.0  # from one call to the next, if a lock lets one run at a time; else 0
     holds_python_lock: bool = False  # whether that lock is Python's GIL
     elements_out_per_in: float = 1.0  # 0.25 for a filter that drops three of four, 1/64 for batches of 64
 
@@ -243,7 +243,7 @@ class PipelineProfile(Profile):
         if self.hands_over_mostly:  # then all time outside the stages is spent per batch
             take_s = other_s
         handover_s = other_s if self.handover_us is None else min(self.handover_us / 1e6, other_s)
-        locked_us = {one.name: one.locked_us_per_image for one in self.stages if one.locked_us_per_image is not None}
+        locked_us = {one.name: one.locked_us_per_image for one in self.stages if one.locked_us_per_image}
         wait_s = {
             stage.name: max(stage.wait_us_per_image, locked_us.get(stage.name, 0.0) - stage.cpu_us_per_image) / 1e6
             for stage in self.stages

@@ -99,7 +99,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "facts"),
+    ("batch", "info"),
     [
         (np.zeros((4, 3, 8, 6), np.float64), BatchInfo(4, 4608, "float64", (4, 3, 8, 6))),
         ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchInfo(5, 720, "uint8", (5, 8, 6, 3), 1)),
@@ -112,9 +112,9 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         ((["a", "b"], [1, 2]), BatchInfo(2, 0, "", (), 7)),
     ],
 )
-def test_facts_about_a_batch(batch: Any, facts: BatchInfo) -> None:
-    assert describe_batch(batch) == facts
-    assert facts.image_size == ((8, 6) if len(facts.shape) == 4 else None)
+def test_the_description_of_a_batch(batch: Any, info: BatchInfo) -> None:
+    assert describe_batch(batch) == info
+    assert info.image_size == ((8, 6) if len(info.shape) == 4 else None)
 
 
 @pytest.mark.parametrize(

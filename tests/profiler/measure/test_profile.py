@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,15 @@ from tests.profiler.profiles import make_profile, make_stage
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.clocks import Phase, PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
+from tfpipe.engine.plan import plan_batches
+from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.describe import find_buffers
-from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_phases
+from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_engine
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Buffer
 from tfpipe.system.progress import Progress
@@ -199,27 +200,27 @@ def test_functions_of_other_readers_are_told_apart(manifest: Manifest) -> None:
         profile_pipeline(manifest, "train", textbook, Accelerator(1, 4), functions=own)
 
 
-CALLS: Mapping[Phase, int] = {"read": 2, "parse": 2, "decode": 4, "transform": 8}
-
-
 def read(at: float, decode_cpu_s: float) -> dict[Phase, PhaseTime]:
     """Returns clocks by which reading waits for half of its time."""
     return {"read": PhaseTime(9, 0.2 * at, 0.1 * at), "decode": PhaseTime(9, at, decode_cpu_s)}
 
 
-def test_phases_are_stages_with_their_time_for_an_image() -> None:
+def test_phases_are_stages_with_their_time_for_an_image(manifest: Manifest, monkeypatch) -> None:
+    monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
+    plan = plan_batches(get_source(manifest, "train"), PipelineConfig(batch_size=4, image_size=32))
     clocks, before = (read(0.0, 0.0), read(2.0, 2.0)), HostTime(0.0, 0.0, None)
-    reading, decoding = time_phases(clocks, (before, HostTime(2.0, 2.0, None)), 1000.0, CALLS)
+    reading, decoding = time_engine(clocks, (before, HostTime(2.0, 2.0, None)), 1000.0, plan)
     assert (reading.name, decoding.name) == ("read", "decode")  # what was not passed is left out
     assert (reading.cpu_us_per_image, decoding.cpu_us_per_image) == (pytest.approx(100), 1000)
     assert (reading.wait_us_per_image, decoding.wait_us_per_image) == (pytest.approx(100), 0)
     assert (reading.parallelism, decoding.parallelism) == (2, 4)
+    assert (reading.bytes_out_per_image, decoding.bytes_out_per_image) == (plan.source.record_bytes, 32 * 32 * 3)
     # Threads waited for a core as long as they ran, and for nothing else.
-    reading, _ = time_phases(clocks, (before, HostTime(2.0, 2.0, None, queue=2.0)), 1000.0, CALLS)
+    reading, _ = time_engine(clocks, (before, HostTime(2.0, 2.0, None, queue=2.0)), 1000.0, plan)
     assert reading.wait_us_per_image == pytest.approx(0.0)
     # Each batch that is decoded has threads for a transform.
     mapped: Any = {}, {"transform": PhaseTime(9, 8.0, 0.1)}
-    (transform,) = time_phases(mapped, (before, HostTime(1.0, 0.1, None)), 1000.0, CALLS)
+    (transform,) = time_engine(mapped, (before, HostTime(1.0, 0.1, None)), 1000.0, plan)
     assert (transform.name, transform.parallelism) == ("transform", 8)
 
 

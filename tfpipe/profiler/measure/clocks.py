@@ -101,7 +101,7 @@ class CallTimes(NamedTuple):
 
     cpu_s: float
     wait_s: float  # in which it neither runs nor waits for a core
-    locked_s: float | None  # from one call to the next, if a lock lets one run at a time
+    locked_s: float = 0.0  # from one call to the next, if a lock lets one run at a time; else 0
     is_pythons: bool = False  # whether this lock is Python's GIL
 
 
@@ -154,7 +154,7 @@ def judge(rounds: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) ->
         is_locked = cores > 1 and blocked > _BLOCKED and statistics.median(gains) < _HELPS
     wait_s = max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0
     if not is_locked:
-        return CallTimes(cpu_s, wait_s, None)
+        return CallTimes(cpu_s, wait_s)
     fastest_s = min(fastest_one_s, fastest_two_s)
     locked_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
     is_pythons = not waits and late_s > min(max(_LATE * locked_s, _LEAST_LATE_S), _MOST_LATE_S)

@@ -82,17 +82,19 @@ class ProfileConfig:
     max_fill_s: float = 20.0
 
 
-def time_phases(
-    clocks: Clocked, hosts: tuple[HostTime, HostTime], images_per_second: float, calls: Mapping[Phase, int]
+def time_engine(
+    clocks: Clocked, hosts: tuple[HostTime, HostTime], images_per_second: float, plan: BatchPlan
 ) -> tuple[StageTiming, ...]:
-    """Returns the timings of the engine's phases, from its clocks before and after a run.
-
-    `calls` has the number of calls of a phase that work at once; a phase without an entry has that of `decode`.
-    """
+    """Returns the timings of the engine's phases, from its clocks before and after a run."""
     before, after = hosts
     images, used_s = images_per_second * (after.at - before.at), after.process - before.process
     # Waits for a core lengthen the time of computing; they are not waits of the phase itself.
     stretch = 1 + max(after.queue - before.queue, 0.0) / used_s if used_s > 0 else 1.0
+    reads, threads = count_batches_read(plan), plan.config.max_threads
+    calls: dict[Phase, int] = {"read": reads, "parse": reads, "transform": threads * count_decoded(threads)}
+    record_bytes, (height, width) = plan.source.record_bytes, plan.image_size
+    value_bytes = {"uint8": 1, "bfloat16": 2}.get(plan.config.image_dtype, 4)
+    image_bytes = height * width * 3 * value_bytes if plan.source.has_images else record_bytes
     timings = []
     for phase in _PHASES:
         then, now = (times.get(phase, PhaseTime()) for times in clocks)
@@ -100,7 +102,9 @@ def time_phases(
         if wall_us:
             can_wait = phase == "read" or phase in _PYTHON_PHASES
             wait_us = max(wall_us - stretch * cpu_us, 0.0) if can_wait else 0.0
-            timings.append(StageTiming(phase, cpu_us, wait_us, calls.get(phase, calls["decode"])))
+            out_bytes = record_bytes if phase in ("read", "parse") else image_bytes
+            timing = StageTiming(phase, cpu_us, wait_us, calls.get(phase, threads), bytes_out_per_image=out_bytes)
+            timings.append(timing)
     return tuple(timings)
 
 
@@ -126,30 +130,31 @@ class NumpyPipeline:
 
     def time_stages(self, profile: PipelineProfile) -> tuple[PipelineProfile, Mapping[str, float]]:
         """Measures each of the user's functions alone on sample images or a sample batch, with 1 thread and with 2."""
-        judged = []
+        timings = []
         for timing in profile.stages:
-            call, images = self._get_call(timing.name), self._config.batch_size if timing.name != "transform" else 1
-            if call is not None:
-                times = run_function(call)
-                locked_us = None if times.locked_s is None else 1e6 * times.locked_s / images
-                waits_us = 1e6 * times.wait_s / images
-                timing = replace(timing, wait_us_per_image=waits_us, locked_us_per_image=locked_us)
-                timing = replace(timing, holds_python_lock=times.is_pythons)
-            judged.append(timing)
-        return replace(profile, stages=tuple(judged)), {}
+            if timing.name in self.own_stages:
+                images = self._config.batch_size if timing.name == "batch_transform" else 1
+                times = run_function(self._sample(timing.name))
+                timing = replace(
+                    timing,
+                    wait_us_per_image=1e6 * times.wait_s / images,
+                    locked_us_per_image=1e6 * times.locked_s / images,
+                    holds_python_lock=times.is_pythons,
+                )
+            timings.append(timing)
+        return replace(profile, stages=tuple(timings)), {}
 
-    def _get_call(self, name: str) -> Callable[[int], Any] | None:
-        """Returns a call of the user's function `name` on sample images or a sample batch; None for other phases."""
-        own, on_batch = self._functions.get("transform"), self._functions.get("batch_transform")
-        transform = seed_transform(own)
-        if name == "transform" and transform is not None:
-            images = load_images(self._manifest, self._split, self._config, _EXAMPLES)
-            return lambda k: transform(images[k % len(images)].copy(), k)
-        if name == "batch_transform" and on_batch is not None:
+    def _sample(self, name: str) -> Callable[[int], Any]:
+        """Returns a call of one of the user's functions on sample images or a sample batch."""
+        function, own = self._functions[name], self._functions.get("transform")
+        if name == "batch_transform":
             plain = replace(self._config, as_supervised=False)
             batch = NumpyBatches(self._manifest, self._split, plain, transform=own).read(0)
-            return lambda _: on_batch(_copy(batch))
-        return None
+            return lambda _: function(_copy(batch))
+        seeded = seed_transform(function)
+        assert seeded is not None
+        images = load_images(self._manifest, self._split, self._config, _EXAMPLES)
+        return lambda k: seeded(images[k % len(images)].copy(), k)
 
 
 def _copy(batch: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +204,8 @@ def profile_pipeline(
     started = time.perf_counter()
     run = _run(pipeline, accelerator, run_config, plan, observer)
     profile = _describe(run, started, plan, info)
-    profile = replace(profile, stages=() if pipeline.clocks is None else _time_engine(run, profile, plan))
+    if pipeline.clocks is not None:
+        profile = replace(profile, stages=time_engine(run.times, run.hosts, run.timing.rate, plan))
     if profile.step.idle <= NO_IDLE:  # no change makes the training faster
         return replace(profile, buffers=find_buffers(profile, pipeline.built, {}))
     observer.phase("Trying stages and options")
@@ -308,19 +314,6 @@ def _describe(run: _Run, started: float, plan: BatchPlan, info: DatasetInfo) -> 
         timeline=make_timeline(run.steps),
         fill_s=run.fill_s,
     )
-
-
-def _time_engine(run: _Run, profile: PipelineProfile, plan: BatchPlan) -> tuple[StageTiming, ...]:
-    config = plan.config
-    height, width = plan.image_size
-    value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
-    image_bytes = height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes
-    reads, threads = count_batches_read(plan), config.max_threads
-    calls: dict[Phase, int] = {"read": reads, "parse": reads, "decode": threads}
-    calls["transform"] = threads * count_decoded(threads)
-    timings = time_phases(run.times, run.hosts, profile.images_per_second, calls)
-    out_bytes = {"read": plan.source.record_bytes, "parse": plan.source.record_bytes}
-    return tuple(replace(each, bytes_out_per_image=out_bytes.get(each.name, image_bytes)) for each in timings)
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ def _time_each(
     prefixes, in_bytes = Prefixes(elements), _compute_bytes(elements)
     with contextlib.suppress(tf.errors.OpError):
         for stage, of in stages:
-            times, ratio = CallTimes(0.0, 0.0, None), of.get_ratio()
+            times, ratio = CallTimes(0.0, 0.0), of.get_ratio()
             if ratio is None:
                 ratio, run = count_given(stage.apply, elements, of.count_grouped())
                 if of.count_threads(2, False) == 1:
@@ -310,7 +310,7 @@ def _time_each(
                 parallelism=threads if stage.name != "batch" else 1,
                 bytes_in_per_image=in_bytes,
                 bytes_out_per_image=_compute_bytes(given),
-                locked_us_per_image=None if times.locked_s is None else 1e6 * times.locked_s,
+                locked_us_per_image=1e6 * times.locked_s,
                 holds_python_lock=times.is_pythons,
                 elements_out_per_in=ratio,
             )
@@ -381,7 +381,7 @@ class TensorFlowPipeline:
                 wait_us_per_image=count * each.wait_us_per_image,
                 bytes_in_per_image=taken * each.bytes_in_per_image,
                 bytes_out_per_image=count * each.bytes_out_per_image,
-                locked_us_per_image=None if each.locked_us_per_image is None else count * each.locked_us_per_image,
+                locked_us_per_image=count * each.locked_us_per_image,
             )
             count = taken
         if not self.clocks:

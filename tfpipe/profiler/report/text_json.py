@@ -269,7 +269,7 @@ def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
             row |= {
                 "name": name,
                 "waits": f"{wait_us:,.0f}" if wait_us >= 1 else "",
-                "at_once": f"{stage.parallelism}" if stage.locked_us_per_image is None else "1, lock",
+                "at_once": "1, lock" if stage.locked_us_per_image else f"{stage.parallelism}",
                 "out_kb": f"{stage.bytes_out_per_image / 1e3:,.0f}",
                 "out_per_in": "" if out_per_in == "1" else out_per_in,
             }
