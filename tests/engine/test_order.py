@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tests.refusals import refusal
 from tfpipe.engine.host import Host
-from tfpipe.engine.order import ORDER_VERSION, Order, choose_block, mixing_score
+from tfpipe.engine.order import ORDER_VERSION, Order, choose_block
 from tfpipe.errors import ConfigError
 
 IMAGENET = (1250,) * 1024
@@ -255,41 +255,6 @@ def test_no_record_is_left_out_for_good():
     assert max(read.values()) < 300
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "block_records", "score"),
-    [(64, 4, 0.9944), (256, 4, 0.9981), (256, 16, 1.0), (1024, 16, 1.0), (4096, 16, 1.0), (256, 1, 0.9954)],
-)
-def test_mixing_score_of_the_documentation(batch_size: int, block_records: int, score: float):
-    assert mixing_score(Order(sum(IMAGENET), batch_size, block_records), IMAGENET) == pytest.approx(score, abs=5e-5)
-
-
-class InTurns(Order):
-    """An order that mixes badly: each batch has `adjacent` records of each file, file after file."""
-
-    adjacent = 1
-
-    def list_numbers(self, epoch: int, step: int, rows: range | None = None) -> np.ndarray:
-        row = np.arange(self.batch_size)
-        return row // self.adjacent * 50 + (step * self.adjacent + row % self.adjacent) % 50
-
-
-@pytest.mark.parametrize("adjacent", [1, 2, 10])
-def test_mixing_score_is_one_over_the_design_effect(adjacent: int):
-    order = InTurns(1000, 10)
-    object.__setattr__(order, "adjacent", adjacent)
-    together, uniform = (adjacent - 1) / 9, 49 / 999
-    rho = max(together - uniform, 0) / (1 - uniform)
-    assert mixing_score(order, (50,) * 20) == pytest.approx(1 / (1 + 9 * rho), abs=1e-12)
-    assert mixing_score(order, (1000,), group_records=50) == pytest.approx(1 / (1 + 9 * rho), abs=1e-12)
-
-
-def test_mixing_score_where_there_is_nothing_to_compare():
-    assert mixing_score(Order(10, 1), (5, 5)) == 1
-    assert mixing_score(Order(500, 8), (500,)) == 1  # one group
-    assert mixing_score(Order(500, 8), (500,), group_records=1) == 1  # no two records are alike
-    assert mixing_score(Order(10, 10), (5, 0, 5)) == 1  # a batch is the whole epoch
-
-
 AT_MOST = "`batch_size` must be at most the"
 
 
@@ -309,8 +274,6 @@ AT_MOST = "`batch_size` must be at most the"
         (lambda: SMALL.list_numbers(0, 0, range(-4, 0)), "`rows` must be between 0 and 5, got -4."),
         (lambda: SMALL.list_numbers(0, 0, range(4, 8)), "`rows` must be between 0 and 5, got 7."),
         (lambda: SMALL.locate(-1), "`global_step` must be at least 0, got -1."),
-        (lambda: mixing_score(SMALL, (24,), group_records=0), "`group_records` must be at least 1, got 0."),
-        (lambda: mixing_score(SMALL, (20, 3)), "`shard_records` must hold the 24 records of the order, got 23."),
     ],
 )
 def test_errors_say_what_must_hold_what_came_and_what_to_do(call, message: str):

@@ -23,7 +23,6 @@ rows of every batch, so the global batches are the same for any number of hosts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,8 +40,6 @@ _BLOCK_BYTES = 400 * 1000
 _MAX_BLOCK_RECORDS = 16
 _MIN_BLOCKS_OF_A_ROW = 4
 """The blocks that each row reads in an epoch, at least. If records are too few for that, blocks are shorter."""
-
-_SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 
 
 @dataclass(frozen=True)
@@ -200,50 +197,6 @@ def check_version(version: int, what: str) -> None:
             "come at each step. Begin a new run, or go on with the release of tfpipe that the run began with.",
             page="symptoms#the-run-does-not-go-on",
         )
-
-
-def mixing_score(order: Order, shard_records: Sequence[int], group_records: int = 1024) -> float:
-    """Computes the share of a batch that counts as drawn independently, if records that lie together were all alike.
-
-    This is the danger of files sorted by label. A group is `group_records` adjacent records of a shard (about a class
-    of ImageNet by default), counted from its start; the rest at its end is a group too. Let p be the share of pairs in
-    a batch that come from one group, and u the same share for a uniform draw without replacement. Then
-
-        rho = max(p - u, 0) / (1 - u)        score = 1 / (1 + (batch_size - 1) * rho)
-
-    which is one over the design effect of cluster sampling (Kish, "Survey Sampling", 1965): the number of images of
-    each class in a batch has `1 / score` times the variance that it has in a perfect shuffle. p is the mean over 16
-    batches of each of the first two epochs, or over all if there are fewer.
-
-    For 1.28 million records and blocks of 16 it is 0.99 to 1.00, for batches of 64 to 4,096. Shards that were shuffled
-    when they were written need no score near 1: their neighbors are not alike.
-
-    Args:
-        order: The order.
-        shard_records: The number of records in each shard; together they are the records of the order.
-        group_records: The number of records of a group.
-    """
-    _check_range("group_records", group_records, 1)
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(shard_records, dtype=np.int64)])
-    if starts[-1] != order.num_records:
-        raise ConfigError(f"`shard_records` must hold the {order.num_records} records of the order, got {starts[-1]}.")
-    steps, pairs_per_batch = order.steps_per_epoch, order.batch_size * (order.batch_size - 1)
-    sizes = [min(group_records, n - at) for n in shard_records for at in range(0, n, group_records)]
-    if pairs_per_batch == 0 or len(sizes) == 1:
-        return 1.0  # there is nothing to compare, or all records are one group
-    uniform = sum(size * (size - 1) for size in sizes) / (order.num_records * (order.num_records - 1))
-    per_shard = -(-np.array(shard_records, np.int64) // group_records)
-    first_group = np.cumsum(per_shard) - per_shard
-    sampled, pairs = min(steps, _SCORE_STEPS), 0
-    for epoch in range(_SCORE_EPOCHS):
-        for index in range(sampled):
-            numbers = order.list_numbers(epoch, index * steps // sampled)
-            shard = np.searchsorted(starts, numbers, "right") - 1
-            counts = np.unique(first_group[shard] + (numbers - starts[shard]) // group_records, return_counts=True)[1]
-            pairs += int((counts * (counts - 1)).sum())
-    together = pairs / (_SCORE_EPOCHS * sampled * pairs_per_batch)
-    rho = max(together - uniform, 0) / (1 - uniform)
-    return 1 / (1 + (order.batch_size - 1) * rho)
 
 
 def _check_range(name: str, value: int, minimum: int, stop: int | None = None) -> None:
