@@ -107,7 +107,7 @@ def open_tfpipe() -> Decode:
     def decode(data: bytes) -> np.ndarray:
         header = read_header(data, jpeg.MAX_PIXELS)
         pixels = np.empty((header.height, header.width, 3), np.uint8)
-        jpeg.decode(data, (0, 0, header.height, header.width), pixels, resize=False)
+        jpeg.decode(data, (0, 0, header.height, header.width), pixels)
         return pixels
 
     return functools.partial(map, decode)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tests.fuzz.jpeg.files import File, draw_file
+from tfpipe.native import batches
 from tfpipe.native import jpeg as native
 
 QUICK_CASES, CASES = 1200, 20_000
@@ -101,21 +102,23 @@ def compare_crop(
     file: File, data: bytes, size: tuple[int, int], whole: Whole, rng: random.Random, counts: Counter[str]
 ) -> bool:
     """Compares a drawn crop, and returns False if TensorFlow cannot decode it either."""
-    box, result, options = draw_crop(rng, *size)
-    ratio = options["ratio"]
+    box, ratio, max_pixels, result, options = draw_crop(rng, *size)
     y, x, height, width = box
     reduced = native.reduce_box(box, ratio)
     is_valid = min(y, x) >= 0 and min(height, width, *reduced) > 0 and y + height <= size[0] and x + width <= size[1]
-    is_valid = is_valid and size[0] * size[1] <= options["max_pixels"]
+    is_valid = is_valid and size[0] * size[1] <= max_pixels
     shape = result or (reduced if is_valid else (1, 1))
-    value = np.dtype(DTYPES[options["dtype"]])
+    value = np.dtype(DTYPES[options.get("dtype", "uint8")])
     memory = np.full(shape[0] * shape[1] * 3 * value.itemsize + 2 * GUARD, 0xA5, np.uint8)
     pixels = memory[GUARD:-GUARD].view(value).reshape(*shape, 3)
     if (data, ratio) not in whole:
         whole[data, ratio] = decode_by_tensorflow(data, ratio)
     theirs = whole[data, ratio]
     try:
-        native.decode(data, box, pixels, resize=result is not None, **options)
+        if result is None:
+            native.decode(data, box, pixels, ratio=ratio, max_pixels=max_pixels)
+        else:
+            decode_in_batch(data, box, pixels, max_ratio=ratio, max_pixels=max_pixels, **options)
     except ValueError as error:
         assert isinstance(error, native.BadJpeg) or not is_valid
         assert not (is_valid and file.sound and theirs is not None), f"a sound file is refused: {error}"
@@ -130,25 +133,31 @@ def compare_crop(
         return True
     top, left = ((side + ratio // 2) // ratio for side in (y, x))
     crop = theirs[top : top + reduced[0], left : left + reduced[1]]
-    expected = make_expected(crop, shape if result else None, **options)
+    expected = make_expected(crop, shape, **options) if result else crop
     np.testing.assert_array_equal(pixels.view(np.uint8), np.ascontiguousarray(expected).view(np.uint8), str(box))
     counts["equal"] += 1
     return True
 
 
+def decode_in_batch(data: bytes, box: Box, pixels: NDArray[Any], *, flip: bool, **options: Any) -> None:
+    memory = np.frombuffer(data, np.uint8)
+    inputs, boxes = np.array([(memory.ctypes.data, memory.size)]), np.array([box], np.int32)
+    if batches.decode(inputs, boxes, np.array([flip]), pixels[None], **options).any():
+        raise native.BadJpeg("refused in a batch")
+
+
 def make_expected(
     pixels: NDArray[np.uint8],
-    size: tuple[int, int] | None,
+    size: tuple[int, int],
     *,
     dtype: str,
     flip: bool,
     offset: Any,
     factor: Any,
-    **_: Any,
 ) -> NDArray[Any]:
     """Makes the result from a crop of the whole reduced image by TensorFlow's operations."""
     result: NDArray[Any] = pixels
-    if size and (size != pixels.shape[:2] or dtype != "uint8"):
+    if size != pixels.shape[:2] or dtype != "uint8":
         result = tf.raw_ops.ResizeBilinear(images=pixels[None], size=size, half_pixel_centers=True)[0].numpy()
         if dtype == "uint8":
             result = (result + np.float32(0.5)).astype(np.uint8)
@@ -159,8 +168,13 @@ def make_expected(
     return result[:, ::-1] if flip else result
 
 
-def draw_crop(rng: random.Random, height: int, width: int) -> tuple[Box, tuple[int, int] | None, dict[str, Any]]:
-    """Draws a box, the size of the result if it is resized, and the options of `decode`. A few boxes are not valid."""
+def draw_crop(
+    rng: random.Random, height: int, width: int
+) -> tuple[Box, int, int, tuple[int, int] | None, dict[str, Any]]:
+    """Draws a box, a ratio, the limit of pixels, and the size and options of a result that is resized, or None.
+
+    A few boxes are not valid. A result in a batch takes the largest ratio that leaves the crop no smaller.
+    """
     ratio = rng.choice((1, 1, 2, 4, 8))
     rows, columns = _draw_side(rng, height), _draw_side(rng, width)
     y, x = _draw_begin(rng, height - rows), _draw_begin(rng, width - columns)
@@ -173,18 +187,23 @@ def draw_crop(rng: random.Random, height: int, width: int) -> tuple[Box, tuple[i
     elif odd < 0.02:
         max_pixels = height * width - rng.choice((0, 1))
     dtype = rng.choice(("uint8", "uint8", "float32", "bfloat16"))
-    size = None
-    if dtype != "uint8" or rng.random() < 0.4:
-        reduced = native.reduce_box(box, ratio)
-        size = _draw_output(rng), _draw_output(rng)
-        if rng.random() < 0.1 and min(reduced) >= 1 and max(reduced) < 1000:
-            size = reduced
+    if dtype == "uint8" and rng.random() < 0.6:
+        return box, ratio, max_pixels, None, {}
+    reduced = native.reduce_box(box, ratio)
+    size = _draw_output(rng), _draw_output(rng)
+    if rng.random() < 0.1 and min(reduced) >= 1 and max(reduced) < 1000:
+        size = reduced
+    ratio = max(one for one in native.RATIOS if one == 1 or (one <= ratio and _fits(box, one, size)))
     offset, factor = NORMALIZED
     if rng.random() < 0.3:
         offset = (rng.uniform(-9, 300), rng.uniform(-9, 300), 0.0)
         factor = (rng.uniform(-2, 2), 1.0, rng.uniform(0, 1e-3))
-    options = {"ratio": ratio, "dtype": dtype, "max_pixels": max_pixels, "offset": offset, "factor": factor}
-    return box, size, {**options, "flip": rng.random() < 0.5, "seeks": rng.random() < 0.5}
+    options = {"dtype": dtype, "offset": offset, "factor": factor, "flip": rng.random() < 0.5}
+    return box, ratio, max_pixels, size, options
+
+
+def _fits(box: Box, ratio: int, size: tuple[int, int]) -> bool:
+    return box[2] >= ratio * size[0] and box[3] >= ratio * size[1]
 
 
 def _draw_side(rng: random.Random, side: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.native.conftest import Draw
-from tfpipe.native.jpeg import BadJpeg, UnsupportedJpeg, check, decode, make_seekable
+from tfpipe.native.jpeg import BadJpeg, UnsupportedJpeg, check, decode, make_seekable, reduce_box
 
 KINDS = {
     "4:4:4": {"subsampling": 0},
@@ -24,15 +24,15 @@ KINDS = {
 Box = tuple[int, int, int, int]
 
 
-def reduce_box(box: Box, ratio: int) -> Box:
-    near, far = ([(side + ratio // 2) // ratio for side in sides] for sides in (box[:2], np.add(box[:2], box[2:])))
-    return (near[0], near[1], far[0] - near[0], far[1] - near[1])
-
-
-def decode_box(data: bytes, box: Box, ratio: int = 1, seeks: bool = True) -> NDArray[np.uint8]:
-    result = np.empty((*reduce_box(box, ratio)[2:], 3), np.uint8)
-    decode(data, box, result, resize=False, ratio=ratio, seeks=seeks)
+def decode_box(data: bytes, box: Box, ratio: int = 1) -> NDArray[np.uint8]:
+    result = np.empty((*reduce_box(box, ratio), 3), np.uint8)
+    decode(data, box, result, ratio=ratio)
     return result
+
+
+def cut(whole: NDArray[np.uint8], box: Box, ratio: int) -> NDArray[np.uint8]:
+    (top, left), (height, width) = ((side + ratio // 2) // ratio for side in box[:2]), reduce_box(box, ratio)
+    return whole[top : top + height, left : left + width]
 
 
 def draw_box(rng: random.Random, height: int, width: int, least: int = 1) -> Box:
@@ -41,20 +41,16 @@ def draw_box(rng: random.Random, height: int, width: int, least: int = 1) -> Box
 
 
 def check_crops(data: bytes, size: tuple[int, int], rng: random.Random, count: int) -> None:
-    """Compares some crops, at each ratio and with and without seeking, with slices of the whole image."""
+    """Compares some crops, at each ratio, with slices of the whole image."""
     for ratio in (1, 2, 4, 8):
-        if 0 in reduce_box((0, 0, *size), ratio)[2:]:
+        if 0 in reduce_box((0, 0, *size), ratio):
             continue
-        whole = decode_box(data, (0, 0, *size), ratio, seeks=False)
+        whole = decode_box(data, (0, 0, *size), ratio)
         for _ in range(count):
             box = draw_box(rng, *size, least=min(ratio, *size))
-            y, x, height, width = reduce_box(box, ratio)
-            if height < 1 or width < 1:
-                continue
-            for seeks in (False, True):
-                crop = decode_box(data, box, ratio, seeks)
-                expected = whole[y : y + height, x : x + width]
-                np.testing.assert_array_equal(crop, expected, f"{size} {box} {ratio} {seeks}")
+            if 0 not in reduce_box(box, ratio):
+                crop = decode_box(data, box, ratio)
+                np.testing.assert_array_equal(crop, cut(whole, box, ratio), f"{size} {box} {ratio}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +63,7 @@ def test_a_crop_is_a_slice_of_the_whole_image(rng: random.Random, draw_jpeg: Dra
             check_crops(data, size, rng, crops)
 
 
-@pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 0, 5), (20, 0, 5, 5), (0, 30, 5, 2**31 - 1)], ids=str)
+@pytest.mark.parametrize("box", [(-1, 0, 4, 4), (21, 0, 4, 4), (0, 29, 4, 4), (0, 2**31 - 1, 4, 4)], ids=str)
 def test_a_box_that_leaves_the_image(draw_jpeg: Draw, box: Box) -> None:
     data = draw_jpeg(24, 32)
     with pytest.raises(BadJpeg, match=r"^the crop box leaves the image of 32 x 24$"):
@@ -88,7 +84,8 @@ def test_bytes_that_are_no_image(draw_jpeg: Draw) -> None:
             with pytest.raises(BadJpeg, match=f"^{reason}$"):
                 function(data)
     decode(good[:-200], (0, 0, 8, 8), result[:8, :8].copy())  # what the crop needs is there
-    for function in (check, lambda data, max_pixels: decode(data, (0, 0, 1, 1), result, max_pixels=max_pixels)):
+    pixel = np.empty((1, 1, 3), np.uint8)
+    for function in (check, lambda data, max_pixels: decode(data, (0, 0, 1, 1), pixel, max_pixels=max_pixels)):
         with pytest.raises(BadJpeg, match=r"^64 x 64 pixels are more than the 4095 allowed$"):
             function(good, max_pixels=4095)
 
@@ -98,12 +95,12 @@ def test_arrays_that_do_not_fit(draw_jpeg: Draw) -> None:
     read_only = np.empty((4, 4, 3), np.uint8)
     read_only.flags.writeable = False
     for wrong in (np.empty((4, 4), np.uint8), np.empty((4, 4, 3), np.float32), np.empty((4, 8, 3), np.uint8)[:, ::2]):
-        with pytest.raises(ValueError, match=r"^The array must be writable, \[height, width, 3\] of uint8 in C order"):
+        with pytest.raises(ValueError, match=r"^The array must be writable, uint8 \[height, width, 3\] in C order"):
             decode(data, (0, 0, 8, 8), wrong)
     with pytest.raises(ValueError, match="writable"):
         decode(data, (0, 0, 8, 8), read_only)
     with pytest.raises(ValueError, match=r"^The array must have the size of the crop, got 4 x 4 for \(0, 0, 8, 8\)\.$"):
-        decode(data, (0, 0, 8, 8), np.empty((4, 4, 3), np.uint8), resize=False)
+        decode(data, (0, 0, 8, 8), np.empty((4, 4, 3), np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "gray"])
@@ -112,13 +109,12 @@ def test_narrow_crops_from_intervals_of_one_mcu(draw_jpeg: Draw, kind: str) -> N
     height, width = 61, 35
     data = draw_jpeg(height, width, restart_marker_blocks=1, **KINDS[kind])
     for ratio in (1, 2, 4):
-        whole = decode_box(data, (0, 0, height, width), ratio, seeks=False)
+        whole = decode_box(data, (0, 0, height, width), ratio)
         for x, box_width in itertools.product(range(0, width, ratio), (ratio, 2 * ratio, 4 * ratio)):
             for y in (0, 24, 60 - ratio):
                 box = (y, x, ratio, min(box_width, width - x))
-                top, left, rows, columns = reduce_box(box, ratio)
-                if columns > 0:
-                    expected = whole[top : top + rows, left : left + columns]
+                if 0 not in reduce_box(box, ratio):
+                    expected = cut(whole, box, ratio)
                     np.testing.assert_array_equal(decode_box(data, box, ratio), expected, f"{box} {ratio}")
 
 

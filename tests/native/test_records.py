@@ -95,10 +95,12 @@ def test_tables_of_another_form_are_refused() -> None:
     block = np.zeros(10, np.uint8)
     others = np.zeros(2, np.int64), np.zeros((1, 3), np.int64), np.zeros((1, 2), np.int32), b"", memoryview(b"ab")
     for table in others:
-        with pytest.raises(ValueError, match=r"^A table must be writable int64 \[rows, 2\] in C order, got \("):
+        with pytest.raises(
+            ValueError, match=r"^`payloads` must be writable \[\d, 2\] of 8 bytes each in C order, got \["
+        ):
             records.parse_examples(block, table)
     for wrong in (bytes(10), np.zeros((4, 4), np.uint8)[:, :2]):
-        with pytest.raises(ValueError, match=r"^The block must be writable and in one piece\.$"):
+        with pytest.raises(ValueError, match=r"^`block` must be writable \[\d+\] of 1 bytes each in C order, got \["):
             records.parse_examples(wrong, np.zeros((1, 2), np.int64))
 
 

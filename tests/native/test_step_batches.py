@@ -38,12 +38,15 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     images = maker.choose_images(maker.read(epoch, step))
     out = np.zeros((len(images), *config.size, 3), {"bfloat16": np.uint16}.get(config.image_dtype, config.image_dtype))
     offset, factor = compute_scaling(config.augment_options.mean, config.augment_options.std)
+    options = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
     for image, box in enumerate(images.boxes.tolist()):
         ratios = [ratio for ratio in (1, 2, 4, 8) if min(box[2] // ratio, box[3] // ratio) >= config.size[0]]
         ratio = max(ratios, default=1) if config.augment_options.dct_scaling is not False else 1
-        options = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
-        options |= {"dtype": config.image_dtype, "ratio": ratio, "flip": bool(images.flips[image])}
-        jpeg.decode(images.column.get_bytes(image), box, out[image], **options)
+        crop = np.empty((*jpeg.reduce_box(box, ratio), 3), np.uint8)
+        jpeg.decode(images.column.get_bytes(image), box, crop, ratio=ratio)
+        pixels, sizes = np.array([(crop.ctypes.data, crop.size)]), np.array([crop.shape[:2]], np.int32)
+        whole, one = np.array([(0, 0, *crop.shape[:2])], np.int32), slice(image, image + 1)
+        native.decode(pixels, whole, images.flips[one], out[one], sizes=sizes, dtype=config.image_dtype, **options)
     return out
 
 

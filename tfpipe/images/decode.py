@@ -64,7 +64,7 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
     if kind == "jpeg" and height * width <= form.max_pixels:
         pixels = np.empty((*native_jpeg.reduce_box(crop_box, ratio), 3), np.uint8)
         with contextlib.suppress(native_jpeg.BadJpeg):  # Pillow takes it, or says what is wrong
-            native_jpeg.decode(data, crop_box, pixels, resize=False, ratio=ratio, max_pixels=form.max_pixels)
+            native_jpeg.decode(data, crop_box, pixels, ratio=ratio, max_pixels=form.max_pixels)
             return pixels
     with other_formats.refuse_unreadable(kind):
         if kind != "jpeg":

@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.native import library
-from tfpipe.native.jpeg import MAX_PIXELS, check_result, make_request
+from tfpipe.native.jpeg import MAX_PIXELS, Request, check_result
+from tfpipe.native.library import get_memory
 
 OK = 0
 """The result of an image that was decoded."""
+
+_DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}  # the number of each type, and a value's bytes
 
 
 class _Crops(ctypes.Structure):
@@ -41,9 +44,10 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int32]:
-    """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
+    """Decodes a crop of each of many JPEGs, resizes it bilinearly, mirrors it and converts its values.
 
     With `sizes`, int32 [n, 2], `inputs` has pixels instead of JPEGs: uint8 [height, width, 3] of these sides.
+    Values of uint8 are rounded to the nearest, halves up; else they are (value - offset) * factor of each channel.
     Returns int32 [n]: `OK` for each image that was decoded; the pixels of others are undefined. Image k is written to
     `images[rows[k]]`, or without `rows` to `images[k]`; no two rows may be equal. `max_ratio` is 1, 2, 4 or 8: the
     largest reduction while decoding, never below the result's size. With one thread the caller decodes.
@@ -51,28 +55,30 @@ def decode(
     count, view = len(memoryview(inputs)), memoryview(images)
     results = np.zeros(count, np.int32)
     total, height, width, _ = (view.shape or ()) if view.ndim == 4 else (len(view), 0, 0, 0)
-    request, value_bytes = make_request(dtype, offset, factor)
+    if dtype not in _DTYPES:
+        raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
+    if len(offset) != 3 or len(factor) != 3:
+        raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
     if view.ndim == 4:
         check_result(height, width, max_ratio, "max_ratio")
-    request.out_height, request.out_width, request.seeks, request.max_pixels = height, width, 1, max_pixels
-    tables = [
-        _get_memory(inputs, "inputs", (count, 2), 8),
-        _get_memory(boxes, "boxes", (count, 4), 4),
-        _get_memory(flips, "flips", (count,), 1),
-    ]
-    row_table = None if rows is None else _get_memory(rows, "rows", (count,), 8)
     if rows is not None and (len(set(rows.tolist())) < count or not all(0 <= row < total for row in rows.tolist())):
         raise ValueError(f"`rows` must be different numbers from 0 to {total - 1}.")
-    outputs = [
-        row_table,
-        _get_memory(images, "images", (count if rows is None else total, height, width, 3), value_bytes),
-        _get_memory(results, "results", (count,), 4),
-    ]
-    if sizes is None:
-        library.load().tfpipe_decode_batch(*tables, count, ctypes.byref(request), max_ratio, threads, *outputs)
-    else:
-        tables.insert(1, _get_memory(sizes, "sizes", (count, 2), 4))
-        library.load().tfpipe_resize_batch(*tables, count, ctypes.byref(request), threads, *outputs)
+    code, value_bytes = _DTYPES[dtype]
+    request = Request(dtype=code, offset=(*offset,), factor=(*factor,), seeks=1, max_pixels=max_pixels)
+    request.out_height, request.out_width = height, width
+    library.load().tfpipe_decode_batch(
+        get_memory(inputs, "inputs", (count, 2), 8),
+        None if sizes is None else get_memory(sizes, "sizes", (count, 2), 4),
+        get_memory(boxes, "boxes", (count, 4), 4),
+        get_memory(flips, "flips", (count,), 1),
+        count,
+        ctypes.byref(request),
+        max_ratio,
+        threads,
+        None if rows is None else get_memory(rows, "rows", (count,), 8),
+        get_memory(images, "images", (count if rows is None else total, height, width, 3), value_bytes),
+        get_memory(results, "results", (count,), 4),
+    )
     return results
 
 
@@ -93,23 +99,12 @@ def draw_crops(
     """
     count = len(memoryview(seeds))
     result = library.load().tfpipe_draw_crops(
-        _get_memory(seeds, "seeds", (count, 2), 4),
-        _get_memory(sizes, "sizes", (count, 2), 4),
+        get_memory(seeds, "seeds", (count, 2), 4),
+        get_memory(sizes, "sizes", (count, 2), 4),
         count,
         ctypes.byref(_Crops(*scale, *ratio, (*stored,))),
-        _get_memory(boxes, "boxes", (count, 4), 4),
-        _get_memory(flips, "flips", (count,), 1),
+        get_memory(boxes, "boxes", (count, 4), 4),
+        get_memory(flips, "flips", (count,), 1),
     )
     if result != OK:
         raise ValueError("Image height and width must be positive.")
-
-
-def _get_memory(table: Any, name: str, shape: tuple[int, ...], value_bytes: int) -> Any:
-    """Checks the shape of a buffer, and returns a ctypes pointer that keeps its memory alive."""
-    view = memoryview(table)
-    if view.shape != shape or view.itemsize != value_bytes or not view.c_contiguous or view.readonly:
-        raise ValueError(
-            f"`{name}` must be writable {[*shape]} of {value_bytes} bytes each in C order, got {[*(view.shape or ())]} "
-            f"of {view.itemsize}."
-        )
-    return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None

@@ -16,7 +16,6 @@ RATIOS = (1, 2, 4, 8)
 
 _SURPLUS = "more data than blocks"  # the end of the library's message about surplus data
 _MAX_INT32 = 2**31 - 1
-_DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}
 
 
 class BadJpeg(ValueError):
@@ -43,41 +42,22 @@ class Request(ctypes.Structure):
     )
 
 
-def decode(
-    data: bytes,
-    box: Sequence[int],
-    out: Any,
-    *,
-    dtype: str = "uint8",
-    resize: bool = True,
-    ratio: int = 1,
-    flip: bool = False,
-    seeks: bool = True,
-    offset: Sequence[float] = (0.0, 0.0, 0.0),
-    factor: Sequence[float] = (1.0, 1.0, 1.0),
-    max_pixels: int = MAX_PIXELS,
-) -> None:
-    """Decodes a crop of a JPEG into a writable array in C order, [height, width, 3]; bfloat16 has two bytes.
+def decode(data: bytes, box: Sequence[int], out: Any, *, ratio: int = 1, max_pixels: int = MAX_PIXELS) -> None:
+    """Decodes a crop of a JPEG into a writable array in C order, uint8 [height, width, 3].
 
-    The box is y, x, height and width in pixels of the stored image. Values of uint8 are rounded to the nearest, halves
-    up; else they are (value - offset) * factor. Without `resize` the array has the size of the box, divided by `ratio`:
-    1, 2, 4 or 8, the reduction while decoding. `seeks` skips data outside the box if restart markers allow it; the
-    pixels are the same.
+    The box is y, x, height and width in pixels of the stored image. The array has its size, divided by `ratio`: 1, 2, 4
+    or 8, the reduction while decoding. Data outside the box is skipped if restart markers allow it.
     """
-    view, (request, value_bytes) = memoryview(out), make_request(dtype, offset, factor)
+    view = memoryview(out)
     shape = view.shape or ()
-    if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != value_bytes:
-        raise ValueError(f"The array must be writable, [height, width, 3] of {dtype} in C order, got {shape}.")
-    height, width, _ = shape
-    check_result(height, width, ratio, "ratio")
+    if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != 1:
+        raise ValueError(f"The array must be writable, uint8 [height, width, 3] in C order, got {shape}.")
+    check_result(*shape[:2], ratio, "ratio")
     if len(box) != 4 or not all(-_MAX_INT32 <= value <= _MAX_INT32 for value in box):
         raise ValueError(f"`box` must be four numbers of 32 bits, got {tuple(box)}.")
-    if not resize and (height, width) != reduce_box(box, ratio):
-        raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
-    request.y, request.x, request.height, request.width = box
-    if resize:
-        request.out_height, request.out_width = height, width
-    request.ratio, request.flip, request.seeks, request.max_pixels = ratio, flip, seeks, max_pixels
+    if shape[:2] != reduce_box(box, ratio):
+        raise ValueError(f"The array must have the size of the crop, got {shape[0]} x {shape[1]} for {tuple(box)}.")
+    request = Request(*box, ratio=ratio, seeks=1, max_pixels=max_pixels)
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     memory = (ctypes.c_char * view.nbytes).from_buffer(view)
     _check(library.load().tfpipe_decode(data, len(data), ctypes.byref(request), memory, message), message)
@@ -132,16 +112,6 @@ def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     arguments = data, len(data), max_pixels, memory, ctypes.byref(size), message
     _check(library.load().tfpipe_drop_padding(*arguments), message)
     return ctypes.string_at(memory, size.value)
-
-
-def make_request(dtype: str, offset: Sequence[float], factor: Sequence[float]) -> tuple[Request, int]:
-    """Makes a request with a data type and each channel's scaling; also returns the bytes of a value."""
-    if dtype not in _DTYPES:
-        raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
-    if len(offset) != 3 or len(factor) != 3:
-        raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
-    code, value_bytes = _DTYPES[dtype]
-    return Request(dtype=code, offset=(*offset,), factor=(*factor,)), value_bytes
 
 
 def check_result(height: int, width: int, ratio: int, name: str) -> None:

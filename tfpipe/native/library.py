@@ -6,10 +6,11 @@ import contextlib
 import ctypes
 import functools
 from pathlib import Path
+from typing import Any
 
 from tfpipe.errors import MissingDependencyError
 
-_INTERFACE = 14
+_INTERFACE = 15
 
 MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""
@@ -24,7 +25,7 @@ _MEMORY, _TEXT, _SIZE, _INT, _LONG, _SHARE = (
 )
 _RESULTS = {  # types of results that are not `int`
     **{"tfpipe_helped_ns": _LONG, "tfpipe_masked_crc32c": ctypes.c_uint32},
-    **dict.fromkeys(("tfpipe_decode_batch", "tfpipe_resize_batch", "tfpipe_free", "tfpipe_free_examples"), None),
+    **dict.fromkeys(("tfpipe_decode_batch", "tfpipe_free", "tfpipe_free_examples"), None),
 }
 _ARGUMENTS = {
     "tfpipe_decode": (_TEXT, _SIZE, _MEMORY, _MEMORY, _TEXT),
@@ -34,8 +35,7 @@ _ARGUMENTS = {
     "tfpipe_drop_padding": (_TEXT, _SIZE, _LONG, _MEMORY, _MEMORY, _TEXT),
     "tfpipe_make_seekable": (_TEXT, _SIZE, _LONG, _MEMORY, _MEMORY, _TEXT),
     "tfpipe_free": (_MEMORY,),
-    "tfpipe_decode_batch": (*[_MEMORY] * 3, _SIZE, _MEMORY, _INT, _INT, *[_MEMORY] * 3),
-    "tfpipe_resize_batch": (*[_MEMORY] * 4, _SIZE, _MEMORY, _INT, *[_MEMORY] * 3),
+    "tfpipe_decode_batch": (*[_MEMORY] * 4, _SIZE, _MEMORY, _INT, _INT, *[_MEMORY] * 3),
     "tfpipe_draw_crops": (_MEMORY, _MEMORY, _SIZE, _MEMORY, _MEMORY, _MEMORY),
     "tfpipe_resize_antialiased": (_TEXT, _INT, _INT, _SHARE, _SHARE, _INT, _MEMORY, _INT, _INT),
     "tfpipe_masked_crc32c": (_MEMORY, _SIZE, _INT),
@@ -85,3 +85,14 @@ def load() -> ctypes.CDLL:
             "tfpipe's native library was built from other sources than this release's: install tfpipe again."
         )
     return library
+
+
+def get_memory(table: Any, name: str, shape: tuple[int, ...], value_bytes: int) -> Any:
+    """Checks the shape of a buffer, and returns a ctypes pointer that keeps its memory alive."""
+    view = memoryview(table)
+    if view.shape != shape or view.itemsize != value_bytes or not view.c_contiguous or view.readonly:
+        raise ValueError(
+            f"`{name}` must be writable {[*shape]} of {value_bytes} bytes each in C order, got {[*(view.shape or ())]} "
+            f"of {view.itemsize}."
+        )
+    return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.native import library
+from tfpipe.native.library import get_memory
 
 NOTHING, TEXTS, FLOATS, INTS = range(4)
 """The kinds of a feature."""
@@ -47,10 +48,18 @@ def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
     file's descriptor, the offset in the file, the size, and the offset in the block; a frame is the offset of a record
     in the block, and its size with its framing. Returns for each record whether length and checksums hold: bool [n].
     """
-    (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
-    whole = np.zeros(frame_rows, np.bool_)
-    tables = (span_memory, span_rows, frame_memory, frame_rows)
-    _check(library.load().tfpipe_read_records(*tables, *_get_block(block), _get_memory(whole.data)))
+    whole = np.zeros(len(frames), np.bool_)
+    _check(
+        library.load().tfpipe_read_records(
+            get_memory(spans, "spans", (len(spans), 4), 8),
+            len(spans),
+            get_memory(frames, "frames", (len(frames), 2), 8),
+            len(frames),
+            get_memory(block, "block", (len(block),), 1),
+            len(block),
+            get_memory(whole, "whole", (len(frames),), 1),
+        )
+    )
     return whole
 
 
@@ -60,10 +69,11 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
     A valid Example in a form that writers do not use, such as with unpacked numbers, is marked like a damaged one; the
     caller must parse it. `payloads` has the offset in the block and the size of each Example: int64 [examples, 2].
     """
-    rows, memory = _get_table(payloads, 2)
-    num_features, out = np.empty(rows, np.int64), _Examples()
-    counts = _get_memory(num_features.data)
-    _check(library.load().tfpipe_parse_examples(*_get_block(block), memory, rows, ctypes.byref(out), counts))
+    num_features, out = np.empty(len(payloads), np.int64), _Examples()
+    memory = get_memory(block, "block", (len(block),), 1)
+    table, counts = get_memory(payloads, "payloads", (len(payloads), 2), 8), num_features.ctypes.data
+    arguments = memory, len(block), table, len(payloads), ctypes.byref(out), counts
+    _check(library.load().tfpipe_parse_examples(*arguments))
     try:
         return Examples(
             num_features=num_features,
@@ -77,28 +87,6 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
         )
     finally:
         library.load().tfpipe_free_examples(ctypes.byref(out))
-
-
-def _get_table(table: Any, columns: int) -> tuple[int, Any]:
-    """Checks the shape of a table, and returns its number of rows and a pointer to its memory."""
-    view = memoryview(table)
-    shape = view.shape or ()
-    if len(shape) != 2 or shape[1] != columns or view.itemsize != 8 or not view.c_contiguous or view.readonly:
-        raise ValueError(f"A table must be writable int64 [rows, {columns}] in C order, got {shape}.")
-    return shape[0], _get_memory(view)
-
-
-def _get_block(block: Any) -> tuple[Any, int]:
-    """Returns a pointer to a block's memory, and its size in bytes."""
-    view = memoryview(block)
-    if view.readonly or not view.c_contiguous:
-        raise ValueError("The block must be writable and in one piece.")
-    return _get_memory(view), view.nbytes
-
-
-def _get_memory(view: memoryview) -> Any:
-    """Returns a ctypes pointer that keeps the memory alive. A ctypes array would need a new type for each size."""
-    return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None
 
 
 def _copy(address: int | None, shape: tuple[int, ...], dtype: Any = np.int64) -> NDArray[Any]:

@@ -117,7 +117,7 @@ static void run_batch(size_t count, int32_t max_ratio) {
     const size_t image_bytes = measure_result(request);
     uint8_t *images = malloc(count * image_bytes);
     if (images == NULL) exit(2);
-    tfpipe_decode_batch(encoded, boxes, flips, count, request, max_ratio, THREADS, NULL, images, results);
+    tfpipe_decode_batch(encoded, NULL, boxes, flips, count, request, max_ratio, THREADS, NULL, images, results);
     for (size_t i = 0; i < count; i++) {
         print_result("decode_batch", i, results[i], images + i * image_bytes, image_bytes);
         free((void *)(uintptr_t)encoded[i].data);

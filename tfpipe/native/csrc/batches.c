@@ -16,7 +16,7 @@ static int fits(const tfpipe_request *request, const tfpipe_bytes *pixels, const
            request->x <= width - request->width;
 }
 
-/* Does what tfpipe_resize_batch does with each image of this height and width. */
+/* Makes the result of one image of this height and width that is pixels already. */
 static int resize_pixels(const tfpipe_bytes *pixels, const int32_t size[2], const tfpipe_request *request, int streams,
                          void *out) {
     if (!fits(request, pixels, size)) return TFPIPE_BAD_BOX;
@@ -81,39 +81,12 @@ static void make_item(void *context, size_t item) {
                            : tfpipe_decode_one_of_many(input->data, input->size, &request, all->streams, out, message);
 }
 
-static void make_items(batch *all, size_t count, int32_t threads) {
-    const tfpipe_request *request = all->request;
+void tfpipe_decode_batch(const tfpipe_bytes *inputs, const int32_t *sizes, const int32_t *boxes, const uint8_t *flips,
+                         size_t count, const tfpipe_request *request, int32_t max_ratio, int32_t threads,
+                         const int64_t *rows, void *images, int32_t *results) {
     const size_t value_bytes = request->dtype == TFPIPE_UINT8 ? 1 : request->dtype == TFPIPE_FLOAT32 ? 4 : 2;
-    all->image_bytes = (size_t)request->out_height * (size_t)request->out_width * 3 * value_bytes;
-    all->streams = count * all->image_bytes > CACHED_BYTES;
-    tfpipe_run_parallel(&tfpipe_computing, make_item, all, count, threads);
-}
-
-void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, const uint8_t *flips, size_t count,
-                         const tfpipe_request *request, int32_t max_ratio, int32_t threads, const int64_t *rows,
-                         void *images, int32_t *results) {
-    batch all = {.inputs = encoded,
-                 .boxes = boxes,
-                 .flips = flips,
-                 .request = request,
-                 .max_ratio = max_ratio,
-                 .rows = rows,
-                 .images = images,
-                 .results = results};
-    make_items(&all, count, threads);
-}
-
-void tfpipe_resize_batch(const tfpipe_bytes *pixels, const int32_t *sizes, const int32_t *boxes, const uint8_t *flips,
-                         size_t count, const tfpipe_request *request, int32_t threads, const int64_t *rows,
-                         void *images, int32_t *results) {
-    batch all = {.inputs = pixels,
-                 .sizes = sizes,
-                 .boxes = boxes,
-                 .flips = flips,
-                 .request = request,
-                 .max_ratio = 1,
-                 .rows = rows,
-                 .images = images,
-                 .results = results};
-    make_items(&all, count, threads);
+    const size_t image_bytes = (size_t)request->out_height * (size_t)request->out_width * 3 * value_bytes;
+    const int streams = count * image_bytes > CACHED_BYTES;
+    batch all = {inputs, sizes, boxes, flips, request, max_ratio, rows, images, image_bytes, streams, results};
+    tfpipe_run_parallel(&tfpipe_computing, make_item, &all, count, threads);
 }

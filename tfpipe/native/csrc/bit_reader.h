@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "versions.h"
+
 #define TFPIPE_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define TFPIPE_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
@@ -31,7 +33,7 @@ enum { TFPIPE_STUFFED = 0xFF };
 
 /* Reads byte by byte until there are at least 56 bits. It is a part of each function that reads bits, as all functions here
    are: so nobody has the address of the bits, and they stay in registers. */
-__attribute__((always_inline)) static inline void tfpipe_refill_slowly(tfpipe_bits *in) {
+INLINE void tfpipe_refill_slowly(tfpipe_bits *in) {
     while (in->count < 56) {
         uint64_t byte = 0;
         const ptrdiff_t left = in->end - in->next;
@@ -49,7 +51,7 @@ __attribute__((always_inline)) static inline void tfpipe_refill_slowly(tfpipe_bi
 }
 
 /* Makes sure that there are at least 56 bits. */
-__attribute__((always_inline)) static inline void tfpipe_refill(tfpipe_bits *in) {
+INLINE void tfpipe_refill(tfpipe_bits *in) {
     if (TFPIPE_LIKELY(in->end - in->next >= 8)) {
         uint64_t bytes;
         memcpy(&bytes, in->next, sizeof bytes);
@@ -67,13 +69,13 @@ __attribute__((always_inline)) static inline void tfpipe_refill(tfpipe_bits *in)
     tfpipe_refill_slowly(in);
 }
 
-__attribute__((always_inline)) static inline void tfpipe_skip_bits(tfpipe_bits *in, int count) {
+INLINE void tfpipe_skip_bits(tfpipe_bits *in, int count) {
     in->bits <<= count;
     in->count -= count;
 }
 
 /* Takes `count` bits, at least one, of those that there are. */
-__attribute__((always_inline)) static inline int32_t tfpipe_take_bits(tfpipe_bits *in, int count) {
+INLINE int32_t tfpipe_take_bits(tfpipe_bits *in, int count) {
     const int32_t value = (int32_t)(in->bits >> (64 - count));
     tfpipe_skip_bits(in, count);
     return value;

@@ -12,12 +12,12 @@ enum { TFPIPE_BLOCK_ROOM = 64 + 16 };
 /* What a function returns for a block that is damaged. */
 enum { TFPIPE_BAD_BLOCK = -1 };
 
-__attribute__((always_inline)) static inline int32_t tfpipe_extend(int32_t value, int32_t size) {
+INLINE int32_t tfpipe_extend(int32_t value, int32_t size) {
     return value < 1 << (size - 1) ? value - (1 << size) + 1 : value;
 }
 
 /* Takes a code of any length. There must be 16 bits. Returns its symbol, or -1 if there is no such code. */
-__attribute__((always_inline)) static inline int tfpipe_take_code(tfpipe_bits *in, const tfpipe_code_table *from) {
+INLINE int tfpipe_take_code(tfpipe_bits *in, const tfpipe_code_table *from) {
     const uint32_t code = from->codes[in->bits >> (64 - TFPIPE_CODE_BITS)];
     if (TFPIPE_LIKELY(code != 0)) {
         tfpipe_skip_bits(in, (int)(code >> 8));
@@ -33,8 +33,7 @@ __attribute__((always_inline)) static inline int tfpipe_take_code(tfpipe_bits *i
 }
 
 /* Takes the difference of a block's first coefficient to that of the block before. There must be 31 bits. */
-__attribute__((always_inline)) static inline int32_t tfpipe_take_dc(tfpipe_bits *in, const tfpipe_dc_table *from,
-                                                                     int *is_bad) {
+INLINE int32_t tfpipe_take_dc(tfpipe_bits *in, const tfpipe_dc_table *from, int *is_bad) {
     const uint32_t look = from->looks[in->bits >> (64 - TFPIPE_DC_BITS)];
     if (TFPIPE_LIKELY((look & 63) != 0)) {
         tfpipe_skip_bits(in, (int)(look & 63));
@@ -47,8 +46,7 @@ __attribute__((always_inline)) static inline int32_t tfpipe_take_dc(tfpipe_bits 
 
 /* Takes one coefficient, or what says that there is none, by a code of any length. Returns the number of the next
    coefficient: 64 or more at the end of the block, TFPIPE_SECOND_END more than `k` if a code says so. `block` may be NULL. */
-__attribute__((always_inline)) static inline int tfpipe_take_long_ac(tfpipe_bits *in, const tfpipe_code_table *from, int k,
-                                                                      int16_t *block) {
+INLINE int tfpipe_take_long_ac(tfpipe_bits *in, const tfpipe_code_table *from, int k, int16_t *block) {
     tfpipe_refill(in);
     const int symbol = tfpipe_take_code(in, from), size = symbol & 15, run = symbol >> 4;
     if (symbol < 0) return 64 + 1; /* as a run that leaves the block */
@@ -61,8 +59,7 @@ __attribute__((always_inline)) static inline int tfpipe_take_long_ac(tfpipe_bits
 
 /* Takes the other coefficients of a block, which must be zero. Returns how many coefficients may not be zero, or
    TFPIPE_BAD_BLOCK. */
-__attribute__((always_inline)) static inline int tfpipe_take_ac(tfpipe_bits *in, const tfpipe_pair_table *from,
-                                                                 int16_t *block) {
+INLINE int tfpipe_take_ac(tfpipe_bits *in, const tfpipe_pair_table *from, int16_t *block) {
     uint32_t k = 1;
     for (;;) {
         tfpipe_refill(in);
@@ -98,7 +95,7 @@ __attribute__((always_inline)) static inline int tfpipe_take_ac(tfpipe_bits *in,
 }
 
 /* Goes past the other coefficients of a block. Returns 0, or TFPIPE_BAD_BLOCK. */
-__attribute__((always_inline)) static inline int tfpipe_pass_ac(tfpipe_bits *in, const tfpipe_leap_table *from) {
+INLINE int tfpipe_pass_ac(tfpipe_bits *in, const tfpipe_leap_table *from) {
     uint32_t k = 1;
     for (;;) {
         tfpipe_refill(in);

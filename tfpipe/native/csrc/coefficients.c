@@ -40,22 +40,22 @@ INLINE void refill_for(tfpipe_bits *in, int count) {
 INLINE int read_sequential(reading *self, tfpipe_bits *in, int index, int16_t *block) {
     const tfpipe_scan *scan = &self->jpeg->scan;
     int16_t room[TFPIPE_BLOCK_ROOM] __attribute__((aligned(32))) = {0};
+    const tfpipe_dc_table *dc = self->tables.of[TFPIPE_DC][scan->dc[index]];
     int is_bad = 0;
     tfpipe_refill(in);
-    self->last_dc[index] =
-        (int32_t)((uint32_t)self->last_dc[index] + (uint32_t)tfpipe_take_dc(in, self->tables.dc[scan->dc[index]], &is_bad));
+    self->last_dc[index] = (int32_t)((uint32_t)self->last_dc[index] + (uint32_t)tfpipe_take_dc(in, dc, &is_bad));
     room[0] = (int16_t)self->last_dc[index];
-    if (is_bad || tfpipe_take_ac(in, self->tables.pairs[scan->ac[index]], room) < 0) return TFPIPE_BAD_BLOCK;
+    if (is_bad || tfpipe_take_ac(in, self->tables.of[TFPIPE_PAIRS][scan->ac[index]], room) < 0) return TFPIPE_BAD_BLOCK;
     memcpy(block, room, 64 * sizeof *block);
     return 0;
 }
 
 INLINE int read_first_dc(reading *self, tfpipe_bits *in, int index, int16_t *block) {
     const tfpipe_scan *scan = &self->jpeg->scan;
+    const tfpipe_dc_table *dc = self->tables.of[TFPIPE_DC][scan->dc[index]];
     int is_bad = 0;
     tfpipe_refill(in);
-    self->last_dc[index] =
-        (int32_t)((uint32_t)self->last_dc[index] + (uint32_t)tfpipe_take_dc(in, self->tables.dc[scan->dc[index]], &is_bad));
+    self->last_dc[index] = (int32_t)((uint32_t)self->last_dc[index] + (uint32_t)tfpipe_take_dc(in, dc, &is_bad));
     block[0] = (int16_t)(uint16_t)((uint32_t)self->last_dc[index] << scan->low_bit);
     return -is_bad;
 }
@@ -70,7 +70,7 @@ INLINE int32_t take_run(tfpipe_bits *in, int run) { return (1 << run) + (run > 0
 
 INLINE int read_first_ac(reading *self, tfpipe_bits *in, int16_t *block) {
     const tfpipe_scan *scan = &self->jpeg->scan;
-    const tfpipe_code_table *codes = self->tables.codes[scan->ac[0]];
+    const tfpipe_code_table *codes = self->tables.of[TFPIPE_CODES][scan->ac[0]];
     if (self->end_run > 0) {
         self->end_run--;
         return 0;
@@ -101,7 +101,7 @@ INLINE void refine(tfpipe_bits *in, int16_t *coefficient, int low) {
 
 INLINE int refine_ac(reading *self, tfpipe_bits *in, int16_t *block) {
     const tfpipe_scan *scan = &self->jpeg->scan;
-    const tfpipe_code_table *codes = self->tables.codes[scan->ac[0]];
+    const tfpipe_code_table *codes = self->tables.of[TFPIPE_CODES][scan->ac[0]];
     const int low = 1 << scan->low_bit;
     int k = scan->first;
     while (self->end_run == 0 && k <= scan->last) {
@@ -244,9 +244,9 @@ static int allocate(reading *self, char *message) {
 
 /* Returns which tables a scan needs. */
 static int find_needs(const tfpipe_jpeg *jpeg) {
-    if (!jpeg->progressive) return TFPIPE_NEEDS_DC | TFPIPE_NEEDS_PAIRS;
-    if (jpeg->scan.first > 0) return TFPIPE_NEEDS_CODES;
-    return jpeg->scan.high_bit == 0 ? TFPIPE_NEEDS_DC : 0;
+    if (!jpeg->progressive) return 1 << TFPIPE_DC | 1 << TFPIPE_PAIRS;
+    if (jpeg->scan.first > 0) return 1 << TFPIPE_CODES;
+    return jpeg->scan.high_bit == 0 ? 1 << TFPIPE_DC : 0;
 }
 
 int tfpipe_read_coefficients(tfpipe_jpeg *jpeg, tfpipe_coefficients *to, int is_strict, int *is_complete,

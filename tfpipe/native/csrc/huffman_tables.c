@@ -25,7 +25,7 @@ enum {
 
    users   those who use it, and the slot if it lies in one
    credit  how often it was asked for, up to MAX_CREDIT: a table that many files share is not given up for others
-   kind    the bit of TFPIPE_NEEDS_
+   kind    TFPIPE_DC, ...
    key     the counts and symbols of its codes */
 typedef struct {
     int users, credit, kind;
@@ -210,40 +210,31 @@ static void make_copies(tfpipe_copy_table *to) {
     }
 }
 
-static size_t get_size(int kind) {
-    switch (kind) {
-        case TFPIPE_NEEDS_DC:
-            return sizeof(tfpipe_dc_table);
-        case TFPIPE_NEEDS_PAIRS:
-            return sizeof(tfpipe_pair_table);
-        case TFPIPE_NEEDS_LEAPS:
-            return sizeof(tfpipe_leap_table);
-        case TFPIPE_NEEDS_COPIES:
-            return sizeof(tfpipe_copy_table);
-        default:
-            return sizeof(tfpipe_code_table);
-    }
-}
+static const size_t SIZES[TFPIPE_KINDS] = {
+    [TFPIPE_DC] = sizeof(tfpipe_dc_table),       [TFPIPE_CODES] = sizeof(tfpipe_code_table),
+    [TFPIPE_PAIRS] = sizeof(tfpipe_pair_table),  [TFPIPE_LEAPS] = sizeof(tfpipe_leap_table),
+    [TFPIPE_COPIES] = sizeof(tfpipe_copy_table),
+};
 
 /* Makes a table. Returns NULL if the codes are no prefix code, with `*result` what else to return. */
 static entry *make_entry(const uint8_t *key, int key_size, uint32_t hash, int kind, int *result) {
-    entry *made = malloc(sizeof *made + get_size(kind));
+    entry *made = malloc(sizeof *made + SIZES[kind]);
     *result = TFPIPE_NO_MEMORY;
     if (made == NULL) return NULL;
     *made = (entry){.users = 1, .kind = kind, .hash = hash, .key_size = key_size};
     memcpy(made->key, key, (size_t)key_size);
     void *table = made + 1; /* each kind begins with the codes */
     int is_bad = make_codes(table, key, key + 16, key_size - 16) != 0;
-    for (int i = 16; kind == TFPIPE_NEEDS_DC && i < key_size; i++) is_bad |= key[i] > MAX_DC_SIZE;
+    for (int i = 16; kind == TFPIPE_DC && i < key_size; i++) is_bad |= key[i] > MAX_DC_SIZE;
     if (is_bad) {
         free(made);
         *result = TFPIPE_DAMAGED;
         return NULL;
     }
-    if (kind == TFPIPE_NEEDS_DC) make_dc_table(table);
-    else if (kind == TFPIPE_NEEDS_PAIRS) make_pairs(table, key, key + 16);
-    else if (kind == TFPIPE_NEEDS_LEAPS) make_leaps(table, key, key + 16);
-    else if (kind == TFPIPE_NEEDS_COPIES) make_copies(table);
+    if (kind == TFPIPE_DC) make_dc_table(table);
+    else if (kind == TFPIPE_PAIRS) make_pairs(table, key, key + 16);
+    else if (kind == TFPIPE_LEAPS) make_leaps(table, key, key + 16);
+    else if (kind == TFPIPE_COPIES) make_copies(table);
     return made;
 }
 
@@ -260,10 +251,6 @@ static int is_same(const entry *kept, const uint8_t *key, int key_size, uint32_t
 
 static void release(entry *used) {
     if (used != NULL && __atomic_sub_fetch(&used->users, 1, __ATOMIC_ACQ_REL) == 0) free(used);
-}
-
-static void release_table(const void *table) {
-    if (table != NULL) release((entry *)(uintptr_t)table - 1);
 }
 
 /* Puts a table into its slot, unless the one that lies there is asked for more often. */
@@ -296,51 +283,39 @@ static entry *take_kept(const uint8_t *key, int key_size, uint32_t hash, int kin
     return kept;
 }
 
-/* Gets a table, which the caller releases. Returns NULL if there is none, with `*result` what else to return. */
+/* Gets a table, which the caller releases. Returns NULL if there is none. Sets `*result`. */
 static const void *get_table(const tfpipe_codes *codes, int kind, int *result) {
     *result = TFPIPE_DAMAGED;
     if (codes->counts == NULL) return NULL;
     const int key_size = 16 + codes->num_symbols;
     const uint32_t hash = hash_key(codes->counts, key_size, kind);
     entry *kept = take_kept(codes->counts, key_size, hash, kind);
-    if (kept != NULL) return kept + 1;
-    entry *made = make_entry(codes->counts, key_size, hash, kind, result);
-    if (made == NULL) return NULL;
-    keep(made);
-    return made + 1;
-}
-
-/* Returns the table that lies in a place, or gets it if it is needed. After an error nothing is done. */
-static const void *fill_place(const void *place, const tfpipe_codes *codes, int kind, int needs, int *result) {
-    if (place != NULL || (needs & kind) == 0 || *result != TFPIPE_OK) return place;
-    const void *table = get_table(codes, kind, result);
-    if (table != NULL) *result = TFPIPE_OK;
-    return table;
+    if (kept == NULL) {
+        kept = make_entry(codes->counts, key_size, hash, kind, result);
+        if (kept == NULL) return NULL;
+        keep(kept);
+    }
+    *result = TFPIPE_OK;
+    return kept + 1;
 }
 
 int tfpipe_get_tables(const tfpipe_jpeg *jpeg, int needs, tfpipe_tables *tables, char *message) {
-    const tfpipe_scan *scan = &jpeg->scan;
     int result = TFPIPE_OK;
     tfpipe_release_tables(tables);
-    for (int i = 0; i < scan->count; i++) {
-        const int dc = scan->dc[i], ac = scan->ac[i];
-        const tfpipe_codes *codes = &jpeg->ac[ac];
-        tables->dc[dc] = fill_place(tables->dc[dc], &jpeg->dc[dc], TFPIPE_NEEDS_DC, needs, &result);
-        tables->codes[ac] = fill_place(tables->codes[ac], codes, TFPIPE_NEEDS_CODES, needs, &result);
-        tables->pairs[ac] = fill_place(tables->pairs[ac], codes, TFPIPE_NEEDS_PAIRS, needs, &result);
-        tables->leaps[ac] = fill_place(tables->leaps[ac], codes, TFPIPE_NEEDS_LEAPS, needs, &result);
-        tables->copies[ac] = fill_place(tables->copies[ac], codes, TFPIPE_NEEDS_COPIES, needs, &result);
-    }
+    for (int kind = 0; kind < TFPIPE_KINDS; kind++)
+        for (int i = 0; i < jpeg->scan.count && (needs >> kind & 1) && result == TFPIPE_OK; i++) {
+            const int number = (kind == TFPIPE_DC ? jpeg->scan.dc : jpeg->scan.ac)[i];
+            const tfpipe_codes *codes = (kind == TFPIPE_DC ? jpeg->dc : jpeg->ac) + number;
+            const void **place = &tables->of[kind][number];
+            if (*place == NULL) *place = get_table(codes, kind, &result);
+        }
     return result == TFPIPE_DAMAGED ? tfpipe_complain(message, result, "a Huffman table is damaged") : result;
 }
 
 void tfpipe_release_tables(tfpipe_tables *tables) {
-    for (int i = 0; i < TFPIPE_TABLES; i++) {
-        release_table(tables->dc[i]);
-        release_table(tables->codes[i]);
-        release_table(tables->pairs[i]);
-        release_table(tables->leaps[i]);
-        release_table(tables->copies[i]);
+    for (int i = 0; i < TFPIPE_KINDS * TFPIPE_TABLES; i++) {
+        const void *table = tables->of[i / TFPIPE_TABLES][i % TFPIPE_TABLES];
+        if (table != NULL) release((entry *)(uintptr_t)table - 1);
     }
     memset(tables, 0, sizeof *tables);
 }

@@ -70,22 +70,18 @@ enum { TFPIPE_NO_COPY = 255 << 8 /* a distance that leaves any block */ };
 
 enum { TFPIPE_MOST_AC_BITS = 10 /* of a value in a baseline JPEG of 8 bits a sample */ };
 
-/* The kinds of tables, as bits: which ones somebody needs. */
-enum { TFPIPE_NEEDS_DC = 1, TFPIPE_NEEDS_CODES = 2, TFPIPE_NEEDS_PAIRS = 4, TFPIPE_NEEDS_LEAPS = 8, TFPIPE_NEEDS_COPIES = 16 };
+/* The kinds of tables. All but the first are of AC codes. */
+enum { TFPIPE_DC, TFPIPE_CODES, TFPIPE_PAIRS, TFPIPE_LEAPS, TFPIPE_COPIES, TFPIPE_KINDS };
 
-/* The tables of a scan, by their numbers; NULL for those that nobody asked for. All but `dc` are of AC codes. */
+/* The tables of a scan, by their kinds and numbers; NULL for those that nobody asked for. */
 typedef struct {
-    const tfpipe_dc_table *dc[TFPIPE_TABLES];
-    const tfpipe_code_table *codes[TFPIPE_TABLES];
-    const tfpipe_pair_table *pairs[TFPIPE_TABLES];
-    const tfpipe_leap_table *leaps[TFPIPE_TABLES];
-    const tfpipe_copy_table *copies[TFPIPE_TABLES];
+    const void *of[TFPIPE_KINDS][TFPIPE_TABLES];
 } tfpipe_tables;
 
 /* Gets tables that the scan of a JPEG names, each to be released. `tables` must be zero, or hold tables of another scan,
    which are released.
 
-   needs  which kinds
+   needs  which kinds: a bit for each
 
    Returns TFPIPE_OK, TFPIPE_DAMAGED if a table is missing or is no prefix code, or TFPIPE_NO_MEMORY. */
 int tfpipe_get_tables(const tfpipe_jpeg *jpeg, int needs, tfpipe_tables *tables, char *message);

@@ -301,12 +301,12 @@ static int list_symbols(recoder *self, char *message) {
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
     int32_t left = jpeg->restart_interval;
     int number = 0;
-    int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_COPIES, &self->tables, message);
+    int result = tfpipe_get_tables(jpeg, 1 << TFPIPE_DC | 1 << TFPIPE_COPIES, &self->tables, message);
     if (result != TFPIPE_OK) return result;
     for (int i = 0; i < jpeg->scan.count; i++) {
         const int index = jpeg->scan.components[i], ac = jpeg->scan.ac[i], codes = choose_codes(jpeg, index);
-        channels[i] = (channel){self->tables.dc[jpeg->scan.dc[i]],
-                                self->tables.copies[ac],
+        channels[i] = (channel){self->tables.of[TFPIPE_DC][jpeg->scan.dc[i]],
+                                self->tables.of[TFPIPE_COPIES][ac],
                                 (uint32_t)(LOOKS * (1 + CODES * ac + codes)),
                                 &jpeg->components[index],
                                 codes,
@@ -492,7 +492,7 @@ static size_t make_codes(recoder *self, uint64_t *looks) {
     uint64_t bits = 0;
     for (size_t i = 0; i < self->list.count; i++) counts[self->list.tokens[i] >> 16]++;
     for (int i = 0; i < TFPIPE_TABLES * CODES; i++) {
-        const tfpipe_copy_table *from = self->tables.copies[i / CODES];
+        const tfpipe_copy_table *from = self->tables.of[TFPIPE_COPIES][i / CODES];
         if (from != NULL) count_symbols(from, counts + LOOKS * (1 + i), counts + 256 * (AC_CLASS + i % CODES));
     }
     for (int table = 0; table < CLASSES; table++) {
@@ -505,7 +505,7 @@ static size_t make_codes(recoder *self, uint64_t *looks) {
     }
     for (int i = 0; i < TFPIPE_TABLES * CODES; i++) {
         const int begin = LOOKS * (1 + i);
-        const tfpipe_copy_table *from = self->tables.copies[i / CODES];
+        const tfpipe_copy_table *from = self->tables.of[TFPIPE_COPIES][i / CODES];
         if (from != NULL) join_looks(from, counts + begin, looks + 256 * (AC_CLASS + i % CODES), looks + begin);
     }
     return (size_t)(bits / 8) + 2 * self->list.num_ends;
@@ -616,8 +616,8 @@ INLINE int pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpip
         for (int block = 0; block < scan->num_blocks; block++) {
             const int component = scan->block_component[block];
             tfpipe_refill(&in);
-            tfpipe_take_dc(&in, tables->dc[scan->dc[component]], &result);
-            result |= tfpipe_pass_ac(&in, tables->leaps[scan->ac[component]]);
+            tfpipe_take_dc(&in, tables->of[TFPIPE_DC][scan->dc[component]], &result);
+            result |= tfpipe_pass_ac(&in, tables->of[TFPIPE_LEAPS][scan->ac[component]]);
         }
         if (TFPIPE_UNLIKELY(in.added > 0) && tfpipe_is_overdrawn(&in)) result = TFPIPE_BAD_BLOCK;
     }
@@ -630,11 +630,11 @@ DEFINE_INT(pass_mcus, (const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfp
 
 /* Checks a JPEG of one scan. */
 static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
-    tfpipe_tables tables = {{NULL}, {NULL}, {NULL}, {NULL}, {NULL}};
+    tfpipe_tables tables = {{{NULL}}};
     const int64_t mcus = (int64_t)jpeg->mcus_per_row * jpeg->mcu_rows;
     const int64_t interval = jpeg->restart_interval > 0 ? jpeg->restart_interval : mcus;
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
-    int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_LEAPS, &tables, message);
+    int result = tfpipe_get_tables(jpeg, 1 << TFPIPE_DC | 1 << TFPIPE_LEAPS, &tables, message);
     int number = 0;
     for (int64_t first = 0; result == TFPIPE_OK && first < mcus; first += interval) {
         const char *wrong = first > 0 ? tfpipe_pass_restart(jpeg, &in, number++) : NULL;

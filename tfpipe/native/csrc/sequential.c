@@ -94,7 +94,7 @@ static int prepare_to_seek(tfpipe_sequence *self) {
 static int find_needs(const tfpipe_sequence *self) {
     const int32_t columns = self->planes->end_mcu - self->planes->first_mcu;
     const int passes_few = self->intervals != NULL && self->jpeg->restart_interval <= columns;
-    return TFPIPE_NEEDS_DC | TFPIPE_NEEDS_PAIRS | (passes_few ? 0 : TFPIPE_NEEDS_LEAPS);
+    return 1 << TFPIPE_DC | 1 << TFPIPE_PAIRS | (passes_few ? 0 : 1 << TFPIPE_LEAPS);
 }
 
 static void open_channel(tfpipe_sequence *self, int index) {
@@ -102,9 +102,9 @@ static void open_channel(tfpipe_sequence *self, int index) {
     const int number = jpeg->scan.components[index];
     const tfpipe_component *component = &jpeg->components[number];
     const tfpipe_plane *plane = &self->planes->planes[number];
-    self->channels[index] = (tfpipe_channel){.dc = self->tables.dc[jpeg->scan.dc[index]],
-                                             .pairs = self->tables.pairs[jpeg->scan.ac[index]],
-                                             .leaps = self->tables.leaps[jpeg->scan.ac[index]],
+    self->channels[index] = (tfpipe_channel){.dc = self->tables.of[TFPIPE_DC][jpeg->scan.dc[index]],
+                                             .pairs = self->tables.of[TFPIPE_PAIRS][jpeg->scan.ac[index]],
+                                             .leaps = self->tables.of[TFPIPE_LEAPS][jpeg->scan.ac[index]],
                                              .factors = plane->factors,
                                              .stride = plane->stride,
                                              .side = plane->side,

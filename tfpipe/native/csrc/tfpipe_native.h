@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 14 };
+enum { TFPIPE_INTERFACE = 15 };
 
 /* What a function returns. */
 enum {
@@ -71,34 +71,22 @@ typedef struct {
     size_t size;
 } tfpipe_bytes;
 
-/* Decodes a part of each of many JPEGs, as tfpipe_decode does.
+/* Decodes a part of each of many images, as tfpipe_decode does.
 
+   inputs     the JPEGs; or with `sizes` images that are pixels already: uint8 [height, width, 3]
+   sizes      int32 [count, 2]: the height and width of each image; NULL for JPEGs
    boxes      int32 [count, 4]: y, x, height and width of each crop
    flips      [count]
    request    all but the box, the flip and the ratio
    max_ratio  the largest ratio: the one taken leaves the crop no smaller than the result
-   threads    the threads that decode, of all calls together; with 1 the caller does it
+   threads    the threads that work, of all calls together; with 1 the caller does it
    rows       [count]: which of the images each becomes; NULL: they stay in their order
    images     the results, each [out_height, out_width, 3]
    results    [count]: for each what tfpipe_decode returns */
-TFPIPE_EXPORT void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, const uint8_t *flips,
-                                       size_t count, const tfpipe_request *request, int32_t max_ratio, int32_t threads,
-                                       const int64_t *rows, void *images, int32_t *results);
-
-/* Resizes a part of each of many images that are pixels already, as tfpipe_decode does.
-
-   pixels   uint8 [height, width, 3] of each image
-   sizes    int32 [count, 2]: the height and width of each image
-   boxes    int32 [count, 4]: y, x, height and width of each crop
-   flips    [count]
-   request  the size of the result, its type, and how values are converted
-   threads  the threads that work, of all calls together; with 1 the caller does it
-   rows     [count]: which of the images each becomes; NULL: they stay in their order
-   images   the results, each [out_height, out_width, 3]
-   results  [count]: TFPIPE_OK; TFPIPE_BAD_BOX if the box leaves the image, or that has another number of bytes */
-TFPIPE_EXPORT void tfpipe_resize_batch(const tfpipe_bytes *pixels, const int32_t *sizes, const int32_t *boxes,
+TFPIPE_EXPORT void tfpipe_decode_batch(const tfpipe_bytes *inputs, const int32_t *sizes, const int32_t *boxes,
                                        const uint8_t *flips, size_t count, const tfpipe_request *request,
-                                       int32_t threads, const int64_t *rows, void *images, int32_t *results);
+                                       int32_t max_ratio, int32_t threads, const int64_t *rows, void *images,
+                                       int32_t *results);
 
 /* Which crops are drawn.
 

@@ -130,12 +130,12 @@ static int32_t sum(int32_t a, int32_t b) { return (int32_t)((uint32_t)a + (uint3
 static int32_t difference(int32_t a, int32_t b) { return (int32_t)((uint32_t)a - (uint32_t)b); }
 
 /* Sums of 32 bits that wrap around. */
-TFPIPE_INLINE ints add_ints(ints a, ints b) { return (ints)((unsigned_ints)a + (unsigned_ints)b); }
+INLINE ints add_ints(ints a, ints b) { return (ints)((unsigned_ints)a + (unsigned_ints)b); }
 
-TFPIPE_INLINE ints subtract_ints(ints a, ints b) { return (ints)((unsigned_ints)a - (unsigned_ints)b); }
+INLINE ints subtract_ints(ints a, ints b) { return (ints)((unsigned_ints)a - (unsigned_ints)b); }
 
 /* Rounds numbers with `bits` of fraction. */
-TFPIPE_INLINE ints descale_ints(ints values, int bits) {
+INLINE ints descale_ints(ints values, int bits) {
     const int32_t half = 1 << (bits - 1);
     return add_ints(values, (ints){half, half, half, half}) >> bits;
 }
@@ -145,7 +145,7 @@ TFPIPE_INLINE ints descale_ints(ints values, int bits) {
    even      the numbers with index 0, each behind a zero
    odd       with indices 1 and 3 in turn, and with 5 and 7
    tilting   with indices 2 and 6 in turn */
-TFPIPE_INLINE void reduce_to_4(shorts even, const shorts odd[2], shorts tilting, int bits, ints out[4]) {
+INLINE void reduce_to_4(shorts even, const shorts odd[2], shorts tilting, int bits, ints out[4]) {
     const ints base = (ints)even >> (16 - FRACTION - 1);
     const ints tilt = multiply_pairs(tilting, 15137, -6270);
     const ints outer = add_ints(base, tilt), inner = subtract_ints(base, tilt);

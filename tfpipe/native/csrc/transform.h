@@ -26,11 +26,11 @@ enum {
 #define MIX_LOW mix_low
 #define MIX_HIGH mix_high
 #define TO_SHORTS to_shorts
-#define BEGIN TFPIPE_INLINE
+#define BEGIN INLINE
 #define NAME(name) name##_columns
 #include "transform_columns.h"
 
-TFPIPE_INLINE void store_rows(const shorts rows[8], int shift, uint8_t *out, size_t stride) {
+INLINE void store_rows(const shorts rows[8], int shift, uint8_t *out, size_t stride) {
     for (int i = 0; i < 8; i += 2) {
         const bytes_16 samples = to_samples(rows[i] >> shift, rows[i + 1] >> shift);
         memcpy(out + (size_t)i * stride, &samples, 8);
@@ -39,7 +39,7 @@ TFPIPE_INLINE void store_rows(const shorts rows[8], int shift, uint8_t *out, siz
 }
 
 /* Returns whether the rows below the first have no coefficient but in the row `ignored`. */
-TFPIPE_INLINE int has_first_row_alone(const int16_t *block, int ignored) {
+INLINE int has_first_row_alone(const int16_t *block, int ignored) {
     shorts any = {0};
     for (int i = 1; i < 8; i++)
         if (i != ignored) any |= load_shorts(block + 8 * i);
@@ -49,7 +49,7 @@ TFPIPE_INLINE int has_first_row_alone(const int16_t *block, int ignored) {
 }
 
 /* Makes 8 x 8 samples. */
-TFPIPE_INLINE void transform_8(const int16_t *block, const int16_t *factors, int is_accurate, uint8_t *out, size_t stride) {
+INLINE void transform_8(const int16_t *block, const int16_t *factors, int is_accurate, uint8_t *out, size_t stride) {
     shorts v[8];
     for (int i = 0; i < 8; i++) v[i] = multiply(load_shorts(block + 8 * i), load_shorts(factors + 8 * i));
     if (is_accurate && has_first_row_alone(block, 0)) /* then what is too large for 16 bits wraps around */
@@ -64,7 +64,7 @@ TFPIPE_INLINE void transform_8(const int16_t *block, const int16_t *factors, int
 }
 
 /* Makes 8 x 8 samples of a block that has no coefficient but the first. */
-TFPIPE_INLINE void fill_8(int16_t first, const int16_t *factors, int is_accurate, uint8_t *out, size_t stride) {
+INLINE void fill_8(int16_t first, const int16_t *factors, int is_accurate, uint8_t *out, size_t stride) {
     const uint32_t scaled = (uint32_t)(uint16_t)first * (uint16_t)factors[0];
     const int sample = is_accurate ? (int16_t)(uint16_t)(scaled << 2) + 16 : (int16_t)(uint16_t)scaled;
     const int value = (sample >> FAST_SHIFT) + 128;

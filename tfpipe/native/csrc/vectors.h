@@ -7,13 +7,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "versions.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-
-#define TFPIPE_INLINE __attribute__((always_inline)) static inline
 
 typedef int16_t shorts __attribute__((vector_size(16)));
 typedef uint16_t unsigned_shorts __attribute__((vector_size(16)));
@@ -21,29 +21,29 @@ typedef int32_t ints __attribute__((vector_size(16)));
 typedef uint32_t unsigned_ints __attribute__((vector_size(16)));
 typedef uint8_t bytes_16 __attribute__((vector_size(16)));
 
-TFPIPE_INLINE shorts load_shorts(const void *from) {
+INLINE shorts load_shorts(const void *from) {
     shorts vector;
     memcpy(&vector, from, sizeof vector);
     return vector;
 }
 
-TFPIPE_INLINE void store_shorts(void *to, shorts vector) { memcpy(to, &vector, sizeof vector); }
+INLINE void store_shorts(void *to, shorts vector) { memcpy(to, &vector, sizeof vector); }
 
 /* Sums and products wrap around, as the processor's do. For the compiler that holds for unsigned numbers only. */
-TFPIPE_INLINE shorts add(shorts a, shorts b) { return (shorts)((unsigned_shorts)a + (unsigned_shorts)b); }
+INLINE shorts add(shorts a, shorts b) { return (shorts)((unsigned_shorts)a + (unsigned_shorts)b); }
 
-TFPIPE_INLINE shorts subtract(shorts a, shorts b) { return (shorts)((unsigned_shorts)a - (unsigned_shorts)b); }
+INLINE shorts subtract(shorts a, shorts b) { return (shorts)((unsigned_shorts)a - (unsigned_shorts)b); }
 
-TFPIPE_INLINE shorts multiply(shorts a, shorts b) { return (shorts)((unsigned_shorts)a * (unsigned_shorts)b); }
+INLINE shorts multiply(shorts a, shorts b) { return (shorts)((unsigned_shorts)a * (unsigned_shorts)b); }
 
-TFPIPE_INLINE shorts shift_left(shorts a, int count) { return (shorts)((unsigned_shorts)a << count); }
+INLINE shorts shift_left(shorts a, int count) { return (shorts)((unsigned_shorts)a << count); }
 
-TFPIPE_INLINE shorts repeat_short(int16_t value) {
+INLINE shorts repeat_short(int16_t value) {
     return (shorts){value, value, value, value, value, value, value, value};
 }
 
 /* Returns the upper halves of the products. */
-TFPIPE_INLINE shorts multiply_high(shorts a, int16_t b) {
+INLINE shorts multiply_high(shorts a, int16_t b) {
 #if defined(__SSE2__)
     return (shorts)_mm_mulhi_epi16((__m128i)a, _mm_set1_epi16(b));
 #elif defined(__ARM_NEON)
@@ -58,7 +58,7 @@ TFPIPE_INLINE shorts multiply_high(shorts a, int16_t b) {
 }
 
 /* Returns a0 x + a1 y, a2 x + a3 y and so on. */
-TFPIPE_INLINE ints multiply_pairs(shorts a, int16_t x, int16_t y) {
+INLINE ints multiply_pairs(shorts a, int16_t x, int16_t y) {
 #if defined(__SSE2__)
     return (ints)_mm_madd_epi16((__m128i)a, _mm_set1_epi32((int32_t)((uint32_t)(uint16_t)y << 16 | (uint16_t)x)));
 #elif defined(__aarch64__)
@@ -73,7 +73,7 @@ TFPIPE_INLINE ints multiply_pairs(shorts a, int16_t x, int16_t y) {
 }
 
 /* Reads eight bytes. */
-TFPIPE_INLINE shorts load_bytes(const uint8_t *from) {
+INLINE shorts load_bytes(const uint8_t *from) {
     uint64_t word;
     memcpy(&word, from, sizeof word);
 #if defined(__SSE2__)
@@ -88,7 +88,7 @@ TFPIPE_INLINE shorts load_bytes(const uint8_t *from) {
 }
 
 /* Limits the numbers of two vectors to bytes. */
-TFPIPE_INLINE bytes_16 to_bytes(shorts a, shorts b) {
+INLINE bytes_16 to_bytes(shorts a, shorts b) {
 #if defined(__SSE2__)
     return (bytes_16)_mm_packus_epi16((__m128i)a, (__m128i)b);
 #elif defined(__ARM_NEON)
@@ -104,7 +104,7 @@ TFPIPE_INLINE bytes_16 to_bytes(shorts a, shorts b) {
 }
 
 /* Limits the numbers of two vectors to those of a signed byte, and adds 128. */
-TFPIPE_INLINE bytes_16 to_samples(shorts a, shorts b) {
+INLINE bytes_16 to_samples(shorts a, shorts b) {
 #if defined(__SSE2__)
     return (bytes_16)_mm_packs_epi16((__m128i)a, (__m128i)b) ^ 0x80;
 #elif defined(__ARM_NEON)
@@ -120,7 +120,7 @@ TFPIPE_INLINE bytes_16 to_samples(shorts a, shorts b) {
 }
 
 /* Limits the numbers of two vectors to 16 bits. */
-TFPIPE_INLINE shorts to_shorts(ints a, ints b) {
+INLINE shorts to_shorts(ints a, ints b) {
 #if defined(__SSE2__)
     return (shorts)_mm_packs_epi32((__m128i)a, (__m128i)b);
 #elif defined(__ARM_NEON)
@@ -142,36 +142,36 @@ TFPIPE_INLINE shorts to_shorts(ints a, ints b) {
 #define TFPIPE_MIX(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
 #endif
 
-TFPIPE_INLINE shorts mix_low(shorts a, shorts b) { return TFPIPE_MIX(shorts, a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+INLINE shorts mix_low(shorts a, shorts b) { return TFPIPE_MIX(shorts, a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
 
-TFPIPE_INLINE shorts mix_high(shorts a, shorts b) { return TFPIPE_MIX(shorts, a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+INLINE shorts mix_high(shorts a, shorts b) { return TFPIPE_MIX(shorts, a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 
-TFPIPE_INLINE shorts mix_low_pairs(shorts a, shorts b) {
+INLINE shorts mix_low_pairs(shorts a, shorts b) {
     return (shorts)TFPIPE_MIX(ints, (ints)a, (ints)b, 0, 4, 1, 5);
 }
 
-TFPIPE_INLINE shorts mix_high_pairs(shorts a, shorts b) {
+INLINE shorts mix_high_pairs(shorts a, shorts b) {
     return (shorts)TFPIPE_MIX(ints, (ints)a, (ints)b, 2, 6, 3, 7);
 }
 
-TFPIPE_INLINE shorts mix_low_halves(shorts a, shorts b) {
+INLINE shorts mix_low_halves(shorts a, shorts b) {
     return (shorts)TFPIPE_MIX(ints, (ints)a, (ints)b, 0, 1, 4, 5);
 }
 
-TFPIPE_INLINE shorts mix_high_halves(shorts a, shorts b) {
+INLINE shorts mix_high_halves(shorts a, shorts b) {
     return (shorts)TFPIPE_MIX(ints, (ints)a, (ints)b, 2, 3, 6, 7);
 }
 
-TFPIPE_INLINE bytes_16 mix_low_bytes(bytes_16 a, bytes_16 b) {
+INLINE bytes_16 mix_low_bytes(bytes_16 a, bytes_16 b) {
     return TFPIPE_MIX(bytes_16, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 
-TFPIPE_INLINE bytes_16 mix_high_bytes(bytes_16 a, bytes_16 b) {
+INLINE bytes_16 mix_high_bytes(bytes_16 a, bytes_16 b) {
     return TFPIPE_MIX(bytes_16, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
 /* Transposes eight rows of eight numbers. */
-TFPIPE_INLINE void transpose(shorts rows[8]) {
+INLINE void transpose(shorts rows[8]) {
     shorts a[8], b[8];
     for (int i = 0; i < 4; i++) {
         a[2 * i] = mix_low(rows[2 * i], rows[2 * i + 1]);
