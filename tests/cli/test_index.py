@@ -35,7 +35,7 @@ def test_what_was_found_in_words(tfpipe, imagenet: Path, foreign, tmp_path: Path
 
 
 def test_what_was_found_as_json(tfpipe, imagenet: Path, tmp_path: Path) -> None:
-    options = ("--split", "holdout", "--output", tmp_path / "out", "--label-base", "0", "--export", "dali", "--json")
+    options = ("--split", "holdout", "--output", tmp_path / "out", "--label-base", "0", "--json")
     done = tfpipe("index", f"{imagenet}/val*", *options)
     found: dict[str, Any] = done.json
     assert done.code == 0
@@ -43,7 +43,7 @@ def test_what_was_found_as_json(tfpipe, imagenet: Path, tmp_path: Path) -> None:
     assert found["label_key"] == "image/class/label"
     assert (found["label_base"], found["classes"], found["compression"], found["random_access"]) == (0, 4, "", True)
     assert (found["splits"]["holdout"]["records"], found["notes"]) == (7, [])
-    assert (tmp_path / "out/dali/validation-00000-of-00001.idx").exists()
+    assert (tmp_path / "out/index/validation-00000-of-00001.idx").exists()
 
 
 def test_errors_are_sentences(tfpipe, imagenet: Path, small_dataset: Path) -> None:

@@ -90,11 +90,11 @@ def test_counts_places_labels_and_forms_and_records_at_random(copy: Path) -> Non
         assert [int(reader[k]["id"][0]) for k in (39, 0, 29, 30, 14)] == [39, 0, 29, 30, 14]
 
 
-def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path, monkeypatch, caplog) -> None:
+def test_elsewhere_with_workers(imagenet: Path, tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(index_module, "_ALONE_BYTES", 0)
     before = hashes(imagenet)
     watcher = Recorder()
-    index(IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk")), watcher)
+    index(IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out")), watcher)
     assert hashes(imagenet) == before
     assert (watcher.progresses[-1].records, watcher.progresses[-1].done) == (40, watcher.progresses[-1].total)
     manifest = load_manifest(str(tmp_path / "out"))
@@ -103,10 +103,7 @@ def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path
     assert list(manifest.splits) == ["train"]
     with RecordReader(manifest.directory, manifest, "train") as reader:
         assert int(reader[20]["id"][0]) == 20
-    text = (tmp_path / "out/index/train-00001-of-00004.idx").read_bytes()
-    assert (tmp_path / "out/dali/train-00001-of-00004.idx").read_bytes() == text
-    assert (tmp_path / "out/vahidk/train-00001-of-00004.index").read_bytes() == text
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dali", "index", "manifest.json", "vahidk"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index", "manifest.json"]
 
 
 def test_again_after_a_change(copy: Path, foreign) -> None:
@@ -130,8 +127,6 @@ def test_compressed_files_are_counted_and_have_no_index(foreign, tmp_path: Path,
     assert beside == ["manifest.json"]
     with pytest.raises(ConfigError, match=f"are {compression} compressed: their records can be read from the first on"):
         RecordReader(str(folder), manifest, "train")
-    with pytest.raises(ConfigError, match="`export` needs files in which a record can be found by its offset"):
-        run(folder, export=("dali",))
 
 
 def test_files_that_do_not_go_together_are_refused(foreign, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 from tfpipe._version import __version__
 from tfpipe.dataset.find_files import describe_missing_files, find_files, group_by_split
@@ -40,11 +40,6 @@ WORKERS = WorkerPool(
 _PROBED = 16  # records of a file that are searched for values of the tensors that the user named
 _ALONE_BYTES = 64 << 20  # less data is read faster than worker processes start
 
-Export: TypeAlias = Literal["dali", "vahidk"]
-"""The readers that need an index for each file: NVIDIA DALI, and the `tfrecord` package of vahidk."""
-
-_SUFFIX = {"dali": ".idx", "vahidk": ".index"}
-
 
 @dataclass(frozen=True)
 class IndexConfig:
@@ -66,7 +61,6 @@ class IndexConfig:
             Default: None.
         label_base: The number that the files store for the first class; the pipeline counts from 0. "auto": found by
             TFDS's metadata, the list of names, or the smallest label. "auto", "0" or "1". Default: "auto".
-        export: The reader that gets index files too, in a folder of its name: dali or vahidk. Default: ().
 
     Raises:
         ConfigError: A value cannot be used.
@@ -80,12 +74,9 @@ class IndexConfig:
     tensors: Sequence[str] = option(Unchecked(), (), flag="--tensor", metavar="NAME=DTYPE[SHAPE]")
     sizes: str | None = option(Unchecked(), None, metavar="FILE")
     label_base: LabelBase = option(Choice(get_args(LabelBase)), "auto")
-    export: tuple[Export, ...] = option(Unchecked(), (), metavar="READER")
 
     def __post_init__(self) -> None:
         check_options(self)
-        if unknown := set(self.export) - set(get_args(Export)):
-            raise ConfigError(f"`export` must name {' or '.join(get_args(Export))}, got {sorted(unknown)}.")
 
 
 @dataclass(frozen=True)
@@ -109,11 +100,6 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         paths = [file_io.join(root, name) for name in names]
         heads = dict(zip(paths, file_io.read_starts(paths, HEADER_BYTES), strict=True))
         compression = _find_compression(heads)
-        if options.export and compression:
-            raise ConfigError(
-                f"`export` needs files in which a record can be found by its offset, and these are {compression} "
-                "compressed. Leave it out."
-            )
         first, widths = _read_first(heads, compression, options.tensors)
         sizes_file = options.sizes or file_io.join(root, infer_schema.SIZES_FILE)
         tensors = infer_schema.find_tensors(options.tensors, first, widths, sizes_file)
@@ -129,7 +115,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         sized = list(zip(jobs, sizes, strict=True))
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
         manifest = replace(_describe(options, root, metadata, keys, scans), directory=directory)
-        _commit(old, manifest, scans if manifest.random_access else [], options.export)
+        _commit(old, manifest, scans if manifest.random_access else [])
     return IndexReport(directory, manifest, tuple(metadata.notes))
 
 
@@ -220,7 +206,7 @@ def _make_split(name: str, scans: Sequence[FileScan], labels: Classes, schema: S
 @contextlib.contextmanager
 def _open_output(directory: str) -> Iterator[Manifest | None]:
     """Makes the output directory, yields its earlier manifest or None, and removes the working files at the end."""
-    file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR, *get_args(Export)))
+    file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR))
     old, work = _old_manifest(directory), file_io.join(directory, file_names.INDEX_WORK_DIR)
     is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
     with file_io.explain_os_errors(f"write to {directory}", otherwise="Choose another place with `output`."):
@@ -235,7 +221,7 @@ def _open_output(directory: str) -> Iterator[Manifest | None]:
                     os.rmdir(directory)  # removes it only if it is empty
 
 
-def _commit(old: Manifest | None, manifest: Manifest, scans: Sequence[FileScan], exports: Sequence[Export]) -> None:
+def _commit(old: Manifest | None, manifest: Manifest, scans: Sequence[FileScan]) -> None:
     """Writes the indexes of scanned files, and the manifest."""
     directory, text = manifest.directory, manifest_json.dumps(manifest).encode()
     names = {scan.job.name for scan in scans}
@@ -244,8 +230,7 @@ def _commit(old: Manifest | None, manifest: Manifest, scans: Sequence[FileScan],
             file_io.remove(file_io.join(directory, file_names.MANIFEST))
         for name in {shard.file for split in old.splits.values() for shard in split.shards} - names:
             file_io.remove(file_io.join(directory, file_names.index_name(name)))
-    files = [(f"{reader}/{scan.job.name}{_SUFFIX[reader]}", scan.index) for scan in scans for reader in exports]
-    files += [(file_names.index_name(scan.job.name), scan.index) for scan in scans]
+    files = [(file_names.index_name(scan.job.name), scan.index) for scan in scans]
     temporary = file_io.join(directory, file_names.INDEX_WORK_DIR, "file")
     for name, data in (*files, (file_names.MANIFEST, text)):
         file_io.write_file(file_io.join(directory, name), data or b"", temporary, makes_folders=True)
@@ -264,6 +249,6 @@ def _old_manifest(directory: str) -> Manifest | None:
     if old.foreign is None:
         raise ConfigError(
             f"{directory} is a dataset that `tfpipe shard` wrote, and it has an index already: {file_names.INDEX_DIR}/ "
-            f"has the form that {' and '.join(get_args(Export))} read."
+            "has the form that DALI and the package tfrecord read."
         )
     return replace(old, directory=directory)
