@@ -1,7 +1,6 @@
 """Small records as ten families of other projects write them, and what TensorFlow parses."""
 
 import gzip
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,6 @@ class Family:
     pad_to: Mapping[str, Any] = field(default_factory=dict)
     text: Sequence[str] = ()  # features that no accelerator holds
     images: Literal["all", "first"] = "all"
-    sidecar: Mapping[str, int] | None = None  # statistics.json
 
     def write(self, folder: Path, in_members: bool = False) -> list[bytes]:
         """Writes the records, and returns them; `in_members` makes each a gzip member of its own."""
@@ -38,8 +36,6 @@ class Family:
             path.parent.mkdir(parents=True, exist_ok=True)
             frames = [framed([record]) for record in part]
             path.write_bytes(b"".join(map(gzip.compress, frames) if in_members else frames))
-        if self.sidecar is not None:
-            (folder / "statistics.json").write_text(json.dumps(self.sidecar))
         return records
 
 
@@ -155,8 +151,7 @@ BORZOI = Family(
     ),
     parse=_parse_tracks,
     files=("tfrecords/train-0.tfr", "tfrecords/train-1.tfr"),
-    index={"tensors": ["sequence=uint8[seq_length]", "target=float16[target_length,num_targets]"]},
-    sidecar={"seq_length": 16, "seq_depth": 4, "target_length": 4, "num_targets": 3, "pool_width": 4, "train_seqs": 14},
+    index={"tensors": ["sequence=uint8[16]", "target=float16[4,3]"]},
 )
 
 _SERIALIZED = {

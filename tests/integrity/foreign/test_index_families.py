@@ -21,7 +21,7 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.order import Order
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
@@ -274,6 +274,7 @@ EACH = "elevation=float32[64,64], image/encoded=uint8[image/shape] or rgb=uint8[
         ("raw=uint8[0,6]", "`tensors` raw=uint8[0,6]: A tensor must have at most 8 axes of at least 1, "),
         ("raw=uint8[2,?]", "`tensors` raw=uint8[2,?]: A tensor must have at most 8 axes of at least 1, "),
         ("raw=uint8[?,?]", "`tensors` raw=uint8[?,?]: it has one ? at most. Name the feature that holds the shape "),
+        ("raw=uint8[rows,3]", "`tensors` raw=uint8[rows,3]: A tensor's type must be a dtype and a shape, as in "),
         ("raw=uint8[text]", "`tensors` raw=uint8[text]: 'text' must hold the size of each axis as int64."),
     ],
 )
@@ -302,30 +303,6 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path, tensor: str, second:
     folder = write(tmp_path / "x", first, example({**GOOD, **second}))
     place = f"{folder}/train.tfrecord, record 1 at byte {len(first) + 16}"
     assert refusal(DataError, run, folder, tensor).startswith(f"{place}: Feature {what}")
-    assert [path.name for path in folder.iterdir()] == ["train.tfrecord"]
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        (None, ConfigError, "`tensors` raw=uint8[rows,3]: There is no JSON text in FILE, in which names of sizes "),
-        (b"\xff", ConfigError, "`tensors` raw=uint8[rows,3]: There is no JSON text in FILE, in which names of sizes "),
-        (b"[", FormatError, "FILE is not JSON: "),
-        (
-            b'{"cols": 3}',
-            FormatError,
-            "FILE: rows must be a whole number of at least 1 and at most",
-        ),
-        (b'{"rows": "2"}', FormatError, "FILE: rows must be a whole number of at least 1"),
-        (b'{"rows": 9}', DataError, "FOLDER/train.tfrecord, record 0 at byte 0: Feature 'raw' must be uint8 [9, 3], "),
-    ],
-)
-def test_a_file_of_sizes_must_have_them(tmp_path: Path, text: bytes | None, kind: Any, message: str) -> None:
-    folder, file = write(tmp_path / "x", example(GOOD)), tmp_path / "sizes.json"
-    if text is not None:
-        file.write_bytes(text)
-    expected = message.replace("FILE", str(file)).replace("FOLDER", str(folder))
-    assert refusal(kind, run, folder, "raw=uint8[rows,3]", sizes=str(file)).startswith(expected)
     assert [path.name for path in folder.iterdir()] == ["train.tfrecord"]
 
 

@@ -54,11 +54,9 @@ class IndexConfig:
         label_key: The feature that holds the class, or a float as a value of each batch. None: found by name.
             Default: None.
         tensors: A feature that is a tensor, raw bytes or a list of float32, int64 or bytes, such as
-            elevation=float32[64,64]. The sizes are numbers, `?` for an axis that differs between records and comes
-            first, or names of numbers in `sizes`; or the shape is the name of the feature that holds it, as in
-            image/encoded=uint8[image/shape]. Default: ().
-        sizes: A JSON file with sizes by their names, for `tensors`. None: statistics.json beside the files.
-            Default: None.
+            elevation=float32[64,64]. The sizes are numbers, or `?` for an axis that differs between records and comes
+            first; or the shape is the name of the feature that holds it, as in image/encoded=uint8[image/shape].
+            Default: ().
         label_base: The number that the files store for the first class; the pipeline counts from 0. "auto": found by
             TFDS's metadata, the list of names, or the smallest label. "auto", "0" or "1". Default: "auto".
 
@@ -72,7 +70,6 @@ class IndexConfig:
     image_key: str | Sequence[str] = option(Unchecked(), (), metavar="KEY")
     label_key: str | None = option(Unchecked(), None, metavar="KEY")
     tensors: Sequence[str] = option(Unchecked(), (), flag="--tensor", metavar="NAME=DTYPE[SHAPE]")
-    sizes: str | None = option(Unchecked(), None, metavar="FILE")
     label_base: LabelBase = option(Choice(get_args(LabelBase)), "auto")
 
     def __post_init__(self) -> None:
@@ -101,8 +98,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         heads = dict(zip(paths, file_io.read_starts(paths, HEADER_BYTES), strict=True))
         compression = _find_compression(heads)
         first, widths = _read_first(heads, compression, options.tensors)
-        sizes_file = options.sizes or file_io.join(root, infer_schema.SIZES_FILE)
-        tensors = infer_schema.find_tensors(options.tensors, first, widths, sizes_file)
+        tensors = infer_schema.find_tensors(options.tensors, first, widths)
         images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
         keys = infer_schema.choose_keys(first, Keys(images, options.label_key, tensors=tensors), metadata)
         jobs = [

@@ -3,31 +3,25 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import Feature
-from tfpipe.format.json_reader import parse_json, read
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.format.tensors.tensor_type import SIZE, Encoding, TensorType, read_tensor_proto
+from tfpipe.format.tensors.tensor_type import Encoding, TensorType, read_tensor_proto
 from tfpipe.images.decode import read_image_header
 from tfpipe.images.errors import BadImage
 from tfpipe.integrity.foreign.metadata_files import Metadata
 from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys, check_formats
-from tfpipe.storage import file_io
 
 LabelBase: TypeAlias = Literal["auto", "0", "1"]
-
-SIZES_FILE = "statistics.json"
-"""The file beside the records that is asked for sizes by default, as Basenji, Borzoi and Enformer write it."""
 
 _LABEL_KEYS = (CLASS_LABEL, "label", "class", "labels", "class_id", "target", "cls")
 _IMAGE_KEYS = (IMAGE_ENCODED, "image", "image_raw", "img", "jpeg", "jpg", "png")
 _TENSOR = re.compile(r"(?P<name>.+)=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
-_MAX_BYTES = 2**26
 _MAX_SHOWN = 12
 _MAX_CLASSES = 1_000_000
 
@@ -91,9 +85,9 @@ def _is_image(value: Feature) -> bool:
 
 
 def find_tensors(
-    texts: Sequence[str], first: Mapping[str, Feature], widths: Mapping[str, int], sizes_file: str
+    texts: Sequence[str], first: Mapping[str, Feature], widths: Mapping[str, int]
 ) -> tuple[FeatureSpec, ...]:
-    """Finds the types of the tensors that the user named in `texts`, by the first record and a JSON file of sizes."""
+    """Finds the types of the tensors that the user named in `texts`, by the first record."""
     specs: dict[str, FeatureSpec] = {}
     for text in texts:
         match = _TENSOR.fullmatch(text)
@@ -108,45 +102,26 @@ def find_tensors(
         dtype: DType = "bytes" if isinstance(value, list) else "float" if value.dtype.kind == "f" else "int64"
         encoding: Encoding = "raw" if isinstance(value, list) and len(value) == 1 and name not in widths else "list"
         try:
-            tensor = _find_type(match["dtype"], match["shape"], encoding, first, sizes_file)
+            tensor = _find_type(match["dtype"], match["shape"], encoding, first)
             specs[name] = FeatureSpec.make_tensor(name, tensor, dtype=dtype)
         except ConfigError as error:
             raise ConfigError(f"`tensors` {text}: {error}") from None
     return tuple(specs.values())
 
 
-def _find_type(dtype: str, text: str, encoding: Encoding, first: Mapping[str, Feature], sizes_file: str) -> TensorType:
+def _find_type(dtype: str, text: str, encoding: Encoding, first: Mapping[str, Feature]) -> TensorType:
     """Returns the type of a tensor whose shape is a list of sizes, or the name of the feature that holds them."""
-    sizes = [size.strip() for size in text.split(",")] if text.strip() else []
-    key = None
-    if len(sizes) == 1 and sizes[0] in first:
-        stored = first[sizes[0]]
-        if not isinstance(stored, np.ndarray) or stored.dtype != np.int64:
-            raise ConfigError(f"{sizes[0]!r} must hold the size of each axis as int64.")
-        shape: tuple[int | None, ...] = (None,) * len(stored)
-        key = sizes[0] if len(stored) > 1 else None
-    else:
-        shape = tuple(_find_size(size, sizes_file) for size in sizes)
-        if shape.count(None) > 1:
+    if (key := text.strip()) not in first:
+        tensor = TensorType.parse(f"{dtype}[{text}]")
+        if tensor.num_unknown > 1:
             raise ConfigError("it has one ? at most. Name the feature that holds the shape in place of sizes.")
-    return TensorType(dtype, shape, encoding, key)  # type: ignore[arg-type]  # `TensorType` checks the dtype
-
-
-def _find_size(text: str, sizes_file: str) -> int | None:
-    """Returns a size that is a number, or the name of one in the JSON file; None for `?`."""
-    if text == "?":
-        return None
-    if text.isascii() and text.isdecimal() and len(text) <= 10:
-        return int(text)
-    try:
-        sizes = parse_json(file_io.read_bytes(sizes_file, _MAX_BYTES).decode(), sizes_file)
-    except (FileNotFoundError, UnicodeDecodeError):
-        raise ConfigError(
-            f"There is no JSON text in {sizes_file}, in which names of sizes are looked up. Name the file with "
-            "`sizes`, or the feature that holds the shape."
-        ) from None
-    size: int = read(read(sizes, dict[str, Any], sizes_file).get(text), Annotated[int, SIZE], sizes_file, text)
-    return size
+        return replace(tensor, encoding=encoding)
+    sizes = first[key]
+    if not isinstance(sizes, np.ndarray) or sizes.dtype != np.int64:
+        raise ConfigError(f"{key!r} must hold the size of each axis as int64.")
+    shape = (None,) * len(sizes)
+    # `TensorType` checks the dtype.
+    return TensorType(dtype, shape, encoding, key if len(sizes) > 1 else None)  # type: ignore[arg-type]
 
 
 def _name_features(features: Mapping[str, Feature]) -> str:
