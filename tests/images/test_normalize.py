@@ -335,6 +335,7 @@ def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> Non
         (b"BMX", "BMP that cannot be decoded: "),
         (b"\xff\x4f\xff\x51", "a JPEG 2000, which is not read; convert it to PNG"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "a JPEG 2000, which is not read; convert it to PNG"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL, which is not read; convert it to PNG"),
         (b"PK\3\4....", "a ZIP archive, not an image that can be read"),
         (b"\0\0\0\x18ftypmp42", "not an image: it begins like a video"),
         (bytes(range(130, 150)), "not an image of a known format: it begins with the bytes 82 83 84 85 86 87 88 89"),
@@ -506,32 +507,6 @@ def test_heic_is_converted(make: Any, tf_jpeg: Any, monkeypatch) -> None:
     assert reason(data, ImageForm(max_pixels=900)) == "40 x 24 pixels, more than `max_pixels` 900 allows"
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     assert reason(data) == "a HEIC image, which needs pillow-heif: pip install '.[heif]' in a checkout of tfpipe"
-
-
-# 24 x 40 pixels that lie on their side: the upright image is 40 x 24.
-TURNED_JPEG_XL = bytes.fromhex(
-    "ff0a098405620008040100ac004b2824c6950a0a02a066cc89314ee405820010245261f09724eaf7179ce96f036920fb1f6d8140b5c29606"
-)
-
-
-def test_jpeg_xl_is_converted_by_its_plugin(make: Any, tf_jpeg: Any) -> None:
-    pytest.importorskip("pillow_jxl", reason="pillow-jxl-plugin is not installed")
-    buffer, exif = io.BytesIO(), Image.Exif()
-    exif[274] = 6  # which does not count: the pixels of a JPEG XL are upright
-    make.image().save(buffer, "JXL", lossless=True, exif=exif.tobytes())
-    got = prepare_image(buffer.getvalue(), KEEP, filename="a.jxl")
-    assert (got.format, got.width, got.height, got.channels) == ("JPEG", 40, 24, 3)
-    assert (got.changed, got.noticed) == (("jxl_to_jpeg",), ())
-    assert is_close(tf_jpeg(got.encoded), make.pixels(), 6)
-    got = prepare_image(TURNED_JPEG_XL, KEEP)
-    assert (got.width, got.height, got.changed) == (40, 24, ("jxl_to_jpeg",))
-    assert reason(buffer.getvalue(), ImageForm(max_pixels=900)) == ("40 x 24 pixels, more than `max_pixels` 900 allows")
-    assert reason(buffer.getvalue()[:50]).startswith("JPEG XL that cannot be decoded: ")
-
-
-def test_jpeg_xl_without_its_plugin_names_it(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "pillow_jxl", None)
-    assert reason(TURNED_JPEG_XL) == ("a JPEG XL image, which needs pillow-jxl-plugin: pip install 'pillow-jxl-plugin'")
 
 
 HEIC = pytest.param("HEIC", marks=pytest.mark.needs("pillow_heif"))

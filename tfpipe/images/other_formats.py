@@ -1,4 +1,4 @@
-"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, HEIC and JPEG XL.
+"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF and HEIC.
 
 They are read only once, to be converted, so this code aims at right pixels and not at speed.
 """
@@ -34,13 +34,6 @@ _PLUGINS = {
     "ppm": ("PIL.PpmImagePlugin", "PpmImageFile"),
     "avif": ("PIL.AvifImagePlugin", "AvifImageFile"),
     "heic": ("pillow_heif", "HeifImageFile"),
-    "jxl": ("pillow_jxl.JpegXLImagePlugin", "JXLImageFile"),
-}
-
-# The package that reads a format, the module that it has, and the requirement that installs it.
-_PACKAGES = {
-    "heic": ("pillow-heif", "pillow_heif", "tfpipe[heif]"),
-    "jxl": ("pillow-jxl-plugin", "pillow_jxl", "pillow-jxl-plugin"),
 }
 
 _WARNING_LOCK = ForkLock()
@@ -100,10 +93,8 @@ def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
 
 def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     """Opens a file and checks its size, without decoding."""
-    if kind in _PACKAGES:
-        package, module, requirement = _PACKAGES[kind]
-        if importlib.util.find_spec(module) is None:
-            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: {name_install(requirement)}")
+    if kind == "heic" and importlib.util.find_spec("pillow_heif") is None:
+        raise BadImage(f"a HEIC image, which needs pillow-heif: {name_install('tfpipe[heif]')}")
     if kind == "webp":
         # Pillow allocates two canvases when it opens a WebP, so the size is checked before.
         check_size(*_read_webp_size(data), max_pixels)
@@ -119,8 +110,6 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     if kind == "tiff":
         orientation = tags.get(_TIFF_ORIENTATION, 1)
         orientation = orientation if orientation in range(1, 9) else 1
-    elif kind == "jxl" and not getattr(image, "jpeg", False):  # its pixels are upright, whatever EXIF says
-        orientation = 1
     else:
         orientation = read_orientation(image.info.get("exif") or b"")
     upright = kind == "tiff"
@@ -200,7 +189,7 @@ def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
         return image.info.get("compression") not in _LOSSY_IN_TIFF
     if kind == "webp":
         return _first_webp_frame(data) == b"VP8L"
-    return kind not in ("avif", "heic", "jxl")  # which are rarely lossless, and no header says so
+    return kind not in ("avif", "heic")  # which are rarely lossless, and no header says so
 
 
 def _read_webp_size(data: bytes) -> tuple[int, int]:

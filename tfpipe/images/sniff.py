@@ -6,7 +6,7 @@ from tfpipe.images.errors import BadImage
 
 # The names of formats in messages.
 TITLES = {kind: kind.upper() for kind in ("jpeg", "png", "gif", "bmp", "tiff", "ppm", "avif", "heic")}
-TITLES |= {"webp": "WebP", "jxl": "JPEG XL"}
+TITLES["webp"] = "WebP"
 
 _EXTENSIONS = {
     **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "mpo"), "jpeg"),
@@ -18,9 +18,8 @@ _EXTENSIONS = {
     **dict.fromkeys(("ppm", "pgm", "pbm", "pnm"), "ppm"),
     "avif": "avif",
     **dict.fromkeys(("heic", "heif", "hif"), "heic"),
-    "jxl": "jxl",
     # Formats that cannot be read: a file with such a name and another content always differs from its name.
-    **dict.fromkeys(("ico", "svg", "psd", "jp2", "j2k", "jpx", "jpf", "j2c", "jpc"), "other"),
+    **dict.fromkeys(("ico", "svg", "psd", "jxl", "jp2", "j2k", "jpx", "jpf", "j2c", "jpc"), "other"),
 }
 
 IMAGE_ENDINGS = frozenset(_EXTENSIONS)
@@ -37,8 +36,6 @@ _MAGIC = (
     (b"MM\0*", "tiff"),
     (b"II+\0", "tiff"),
     (b"MM\0+", "tiff"),
-    (b"\xff\x0a", "jxl"),
-    (b"\0\0\0\x0cJXL \r\n\x87\n", "jxl"),
     *((b"P%d" % digit, "ppm") for digit in range(1, 7)),
 )
 
@@ -51,7 +48,10 @@ _REFUSED = (
     (b"version https://git-lfs", "a Git LFS pointer"),
 )
 
-_JPEG_2000 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_CONVERTIBLE = (
+    ((b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51"), "JPEG 2000"),
+    ((b"\0\0\0\x0cJXL \r\n\x87\n", b"\xff\x0a"), "JPEG XL"),
+)
 _TEXTS = (
     ((b"<!doctype", b"<html", b"<head", b"<body", b"<script", b"<!--"), "HTML"),
     ((b"<?xml",), "XML"),
@@ -103,8 +103,9 @@ def _describe_unreadable(data: bytes) -> str:
     """Returns one sentence about why `data` is not an image that can be read."""
     if not data:
         return "the file is empty"
-    if data.startswith(_JPEG_2000):
-        return "a JPEG 2000, which is not read; convert it to PNG"
+    for magics, title in _CONVERTIBLE:
+        if data.startswith(magics):
+            return f"a {title}, which is not read; convert it to PNG"
     for magic, title in _REFUSED:
         if data.startswith(magic):
             return f"{title}, not an image that can be read"
