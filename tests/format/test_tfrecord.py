@@ -116,16 +116,6 @@ def test_a_frame_in_memory():
         assert tfrecord.unframe(memoryview(whole)[:size]) is None
 
 
-def test_a_slow_checksum_is_not_silent(caplog):
-    tfrecord._warn_if_slow("c")
-    assert not caplog.records
-    tfrecord._warn_if_slow("python")
-    assert caplog.messages == [
-        "google-crc32c runs here in pure Python (python), so checksums will take most of the time; install "
-        "its compiled form with: pip install --force-reinstall --only-binary=:all: google-crc32c"
-    ]
-
-
 def test_large_payloads_are_checked_before_memory_is_taken(tmp_path):
     data = bytes(range(256)) * (80 << 10)
     large = framed([data, b"next"])

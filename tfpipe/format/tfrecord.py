@@ -1,6 +1,5 @@
 """TFRecord framing: 8 bytes of length, little endian, their masked CRC32C, the payload, its masked CRC32C."""
 
-import logging
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -24,24 +23,10 @@ ReadAt: TypeAlias = Callable[[int, int], bytes]
 
 _PIECE_BYTES = 1 << 20
 _CHECKED_FIRST_BYTES = 16 << 20  # a larger payload is checked before memory is taken for it: see `_read_large`
-_logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
 _MASK_DELTA = 0xA282EAD8
-
-
-def _warn_if_slow(implementation: str) -> None:
-    """Warns once, at import, if checksums run in pure Python, where they take most of the time."""
-    if implementation != "c":
-        _logger.warning(
-            "google-crc32c runs here in pure Python (%s), so checksums will take most of the time; install "
-            "its compiled form with: pip install --force-reinstall --only-binary=:all: google-crc32c",
-            implementation,
-        )
-
-
-_warn_if_slow(google_crc32c.implementation)
 
 
 def masked_crc32c(data: bytes) -> int:
