@@ -257,13 +257,11 @@ def test_damaged_headers_are_refused(make: Any, edit: Any, message: str) -> None
     assert refusal(BadImage, prepare_image, bytes(data), KEEP) == message
 
 
-@pytest.mark.parametrize("kind", ["progressive", "arithmetic"])
-def test_too_many_scans_are_refused(make: Any, kind: str) -> None:
-    whole = make.jpeg(progressive=kind == "progressive")
-    whole = whole if kind == "progressive" else whole.replace(b"\xff\xc0", b"\xff\xc9")
+def test_too_many_scans_are_refused(make: Any) -> None:
+    whole = make.jpeg(progressive=True)
     last = whole.rindex(b"\xff\xda")
     data = whole[:-2] + whole[last:-2] * 300 + whole[-2:]
-    with pytest.raises(BadImage, match=rf"^{kind} JPEG of 3\d\d scans of \d+ x \d+ pixels, more than are decoded$"):
+    with pytest.raises(BadImage, match=r"^progressive JPEG of 3\d\d scans of \d+ x \d+ pixels, more than are decoded$"):
         prepare_image(data, KEEP)
 
 

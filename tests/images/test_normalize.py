@@ -92,7 +92,7 @@ def test_a_cmyk_jpeg_becomes_rgb(make: Any, tf_jpeg: Any, form: ImageForm, plain
     got = prepare_image(data, form, plain=plain)
     assert (got.format, got.channels, got.changed, got.noticed) == ("JPEG", 3, ("cmyk_to_rgb",), ())
     header = read_header(got.encoded, ImageForm().max_pixels)
-    assert (header.components, header.progressive, header.arithmetic) == (3, False, False)
+    assert (header.components, header.progressive) == (3, False)
     assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
 
 
@@ -583,12 +583,16 @@ def test_a_whole_image_is_not_decoded(make: Any, options: dict[str, Any], monkey
     assert judge(jpeg.read_header(make.jpeg(**options), KEEP.max_pixels))
 
 
-def test_an_arithmetic_file_is_left_to_pillow_and_its_segments_are_followed_to_the_end(make: Any) -> None:
+def test_pillow_follows_the_segments_of_a_rare_kind_to_the_end(make: Any, monkeypatch) -> None:
     data = make.jpeg()
 
-    def read(middle: bytes) -> jpeg.JpegHeader:
-        return replace(jpeg.read_header(data[:-2] + middle + data[-2:], KEEP.max_pixels), arithmetic=True)
+    def refuse(*_: Any) -> None:
+        raise native_jpeg.UnsupportedJpeg("of a rare kind")
 
+    def read(middle: bytes) -> jpeg.JpegHeader:
+        return jpeg.read_header(data[:-2] + middle + data[-2:], KEEP.max_pixels)
+
+    monkeypatch.setattr(native_jpeg, "check", refuse)
     assert not judge(read(b""))
     assert not judge(read(b"\xff\xfe\0\4ab"))
     cut = refusal(BadImage, judge, read(b"\xff\xfe\xff\xff"))

@@ -23,8 +23,7 @@ _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _APP0, _APP1, _APP14, _APP15, _COM = 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # without DHT, JPG, DAC
 _HUFFMAN = frozenset((0xC0, 0xC1, 0xC2))
-_ARITHMETIC = frozenset((0xC9, 0xCA))
-_PROGRESSIVE = frozenset((0xC2, 0xCA))
+_PROGRESSIVE = 0xC2
 _TABLES = frozenset((0xC4, 0xDB, 0xDD))  # DHT, DQT, DRI
 _LEAST_APPLICATION_BYTES = 11  # of JFIF's or Adobe's segment: Pillow reads the version that ends there
 
@@ -49,7 +48,6 @@ class JpegHeader:
     components: int  # 1 gray, 3 color, 4 CMYK or YCCK
     component_ids: bytes  # by which scans name them
     progressive: bool  # several scans refine the whole image
-    arithmetic: bool  # arithmetic instead of Huffman codes; few decoders read them
     crops_wrongly: bool  # with 4:1:0 and the like, libjpeg's crops at 1/2 or 1/4 show stray memory
     orientation: int  # of EXIF, 1 to 8
     scan_start: int  # the offset of the first start-of-scan marker
@@ -90,18 +88,16 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
             is_plain = is_plain and (is_usual or (kind >= _APP0 and end - start >= _LEAST_APPLICATION_BYTES))
     width, height, component_ids = _read_frame(frame, frame_kind)
     check_size(width, height, max_pixels)
-    progressive = frame_kind in _PROGRESSIVE
-    arithmetic, most = frame_kind in _ARITHMETIC, min(_MAX_SCANS, SCANS.items // (width * height))
-    if (progressive or arithmetic) and (scans := data.count(b"\xff\xda")) > most:
-        kind_name = "progressive" if progressive else "arithmetic"
-        raise BadImage(f"{kind_name} JPEG of {scans} scans of {width:,} x {height:,} pixels, more than are decoded")
+    progressive = frame_kind == _PROGRESSIVE
+    most = min(_MAX_SCANS, SCANS.items // (width * height))
+    if progressive and (scans := data.count(b"\xff\xda")) > most:
+        raise BadImage(f"progressive JPEG of {scans} scans of {width:,} x {height:,} pixels, more than are decoded")
     return JpegHeader(
         width=width,
         height=height,
         components=len(component_ids),
         component_ids=component_ids,
         progressive=progressive,
-        arithmetic=arithmetic,
         crops_wrongly=_crops_wrongly(frame[7::3]),
         orientation=orientation,
         scan_start=start,
@@ -229,7 +225,7 @@ def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
     """Returns width, height and component identifiers of a start-of-frame segment."""
     if not frame:
         raise BadImage("damaged JPEG: no frame header")
-    if kind not in _HUFFMAN and kind not in _ARITHMETIC:
+    if kind not in _HUFFMAN:
         raise BadImage(f"JPEG of a rare kind (SOF{kind - 0xC0}), which decoders do not read")
     if len(frame) < 6 or len(frame) != 6 + 3 * frame[5]:
         raise BadImage("damaged JPEG: a frame header of impossible length")

@@ -111,7 +111,7 @@ def _inspect(data: bytes, kind: str, form: ImageForm, plain: bool) -> _InputImag
     changed: tuple[str, ...] = ()
     unusual: tuple[str, ...] = ()
     if isinstance(header, jpeg.JpegHeader):
-        is_usual = header.components != 4 and not header.arithmetic and not header.crops_wrongly
+        is_usual = header.components != 4 and not header.crops_wrongly
         acceptable = is_usual and (plain or header.orientation == 1)
         unusual = ("turned",) if header.orientation != 1 else ()
     elif isinstance(header, png.PngHeader):
@@ -205,8 +205,6 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
         changed = (*changed, "exif_rotated")
     stored_kind = form.encoding if form.encoding != "keep" else "png" if source.header.lossless else "jpeg"
     if isinstance(source.header, jpeg.JpegHeader) and stored_kind == "jpeg":
-        if source.header.arithmetic:
-            changed = (*changed, "arithmetic_reencoded")
         if source.header.crops_wrongly:
             changed = (*changed, "rare_jpeg_reencoded")
         if source.header.progressive and _reencodes_progressive(source, form):
@@ -265,21 +263,19 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
     if isinstance(header, png.PngHeader):
         png.verify_png(header)
         return True
-    if not header.arithmetic:
-        if header.is_plain:
-            jpeg.check_end(header)
-        else:
-            jpeg.open_jpeg(header)
-        try:
-            native_jpeg.check(header.decodable, header.width * header.height)
-            return True
-        except native_jpeg.UnsupportedJpeg:
-            pass
-        except native_jpeg.BadJpeg as error:
-            jpeg.open_jpeg(header)  # first raises Pillow's error about the headers
-            raise _explain(error) from error
-    jpeg.verify_by_pillow(header)
-    return False
+    if header.is_plain:
+        jpeg.check_end(header)
+    else:
+        jpeg.open_jpeg(header)
+    try:
+        native_jpeg.check(header.decodable, header.width * header.height)
+    except native_jpeg.UnsupportedJpeg:
+        jpeg.verify_by_pillow(header)
+        return False
+    except native_jpeg.BadJpeg as error:
+        jpeg.open_jpeg(header)  # first raises Pillow's error about the headers
+        raise _explain(error) from error
+    return True
 
 
 def drop_padding(data: bytes, header: jpeg.JpegHeader) -> bytes:

@@ -97,7 +97,7 @@ def resize_jpeg(header: jpeg.JpegHeader, size: tuple[int, int]) -> Image.Image |
 
     Returns None for a JPEG that Pillow must decode, or that may be damaged.
     """
-    if header.components != 3 or header.arithmetic or not header.is_plain:
+    if header.components != 3 or not header.is_plain:
         return None
     most = min(header.width // (_DRAFT_MARGIN * size[0]), header.height // (_DRAFT_MARGIN * size[1]))
     ratio = max(ratio for ratio in native_jpeg.RATIOS if ratio <= max(most, 1))

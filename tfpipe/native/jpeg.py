@@ -27,7 +27,7 @@ class SurplusJpeg(BadJpeg):
 
 
 class UnsupportedJpeg(BadJpeg):
-    """An image of a kind that the library cannot decode, such as arithmetic coding. Another decoder may read it."""
+    """An image of a kind that the library cannot decode, such as one without some of its scans."""
 
 
 class Request(ctypes.Structure):

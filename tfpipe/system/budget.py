@@ -119,7 +119,7 @@ STRIPS = Budget(items=500_000)
 """The strips or tiles of a TIFF: 64 megapixels in the smallest tiles are 250,000."""
 
 SCANS = Budget(items=2_500_000_000)
-"""The pixels of a progressive or arithmetic JPEG times its scans: ten are usual, 50 of 50 megapixels take 5 s."""
+"""The pixels of a progressive JPEG times its scans: ten are usual, 50 of 50 megapixels take 5 s."""
 
 UNPACKED = Budget(bytes=1 << 30)
 """The bytes that a compressed archive or table may hold, besides `GROWTH` times its size."""
