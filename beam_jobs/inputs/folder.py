@@ -87,11 +87,10 @@ class _TreeBuilder:
     def add_folder(self, files: _Files, set_aside: Callable[[ListedFile], None]) -> None:
         """Adds the files of a folder that may be images; passes archives to `set_aside`."""
         paths = encode_texts(files.paths)
-        counts = [count for _, count in files.folders]
+        folders, counts = [folder for folder, _ in files.folders], [count for _, count in files.folders]
         is_plain = match_texts(paths, _PLAIN) & ~match_texts(paths, _MASK) & (files.sizes != NOT_REGULAR)
-        is_plain &= np.repeat([not get_folder_reason(folder) for folder, _ in files.folders], counts)
+        is_plain &= np.repeat([not get_folder_reason(folder) for folder in folders], counts)
         codes, rows = np.repeat(np.arange(len(counts)), counts), np.flatnonzero(is_plain)
-        folders = [folder for folder, _ in files.folders]
         sizes = np.maximum(files.sizes, 0)[rows]
         self._images.append_files(paths.take(wrap(rows)), sizes, label=(codes[rows], folders))
         for index in np.flatnonzero(~is_plain).tolist():
@@ -136,24 +135,21 @@ class _TreeBuilder:
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
     """Lists the images of an archive, or of a folder and its archives, by `workers` processes (0: one per core)."""
-    builder = _TreeBuilder(observer)
+    builder, archives = _TreeBuilder(observer), list[ListedFile]()
     if is_archive(source):
         builder.add_archive(list_archive(source, posixpath.basename(source)))
-        tree = builder.finish()
-        tree = tree._replace(images=drop_equal_paths(tree.images, source))
-        return _drop_other_files(tree, posixpath.dirname(source))
-    archives: list[ListedFile] = []
-    with file_io.explain_os_errors(f"read {source}"):
-        for files in _list_files(source):
-            builder.add_folder(files, archives.append)
-    located = [(file_io.join(source, path), path) for path in sorted(file.path for file in archives)]
-    num_bytes = sum(file.size for file in archives)
-    for tree in list_side_by_side(located, num_bytes, workers, _list_one_archive):
-        builder.extend(tree)
+    else:
+        with file_io.explain_os_errors(f"read {source}"):
+            for files in _list_files(source):
+                builder.add_folder(files, archives.append)
+        located = [(file_io.join(source, path), path) for path in sorted(file.path for file in archives)]
+        num_bytes = sum(file.size for file in archives)
+        for inner in list_side_by_side(located, num_bytes, workers, _list_one_archive):
+            builder.extend(inner)
     tree = builder.finish()
-    if archives:
+    if archives or is_archive(source):
         tree = tree._replace(images=drop_equal_paths(tree.images, source))
-    return _drop_other_files(tree, source)
+    return _drop_other_files(tree, name_input(source)[1])
 
 
 def name_input(source: str) -> tuple[str, str]:

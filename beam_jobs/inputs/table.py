@@ -21,7 +21,6 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
 from beam_jobs.inputs.column_types import CAPTION, LABELS, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
-from beam_jobs.inputs.faults import RowFaults
 from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
@@ -34,12 +33,15 @@ from tfpipe.format.schema import MAX_IMAGES, FeatureSpec
 from tfpipe.storage import file_io
 from tfpipe.system.budget import COLUMNS, ROW
 from tfpipe.system.progress import Observer
+from tfpipe.system.units import human_count
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _OF_BOXES = (*_BOX_COLUMNS, "box_label")
 _KNOWN = ("image", "label", "split", *_OF_BOXES, "mask")
 _SHORT_PATH = re.compile("([^/.][^/:]*/)*[^/.][^/:]*")  # a path that is normalized already, as nearly all are
 _SHOWN = 200  # characters of a cell in a message
+_ROWS_SHOWN = 5
+_DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of one kind
 LABEL = "label"
 
 _LIKELY_LABELS = frozenset(
@@ -55,6 +57,43 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
     images, box_names = join_box_rows(images, kinds, table.columns, config) if table.has_boxes else (images, ())
     images, missing = read_sizes(images, table.root)
     return replace(table.make_listing(images, kinds), box_names=box_names, missing=missing)
+
+
+def _show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str]) -> str:
+    """Returns text such as "rows 2, 7 and 30 more" for `count` rows, the first of which are (file number, row)."""
+    shown = [f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}" for file_number, row in rows]
+    more = count - len(rows)
+    *most, last = [*shown, *([f"{more:,} more"] if more else [])]
+    return f"row{'s' * (count > 1)} {', '.join(most)}{' and ' * bool(most)}{last}"
+
+
+class _RowFaults:
+    """The first fault of each faulty row, by its kind."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, list[tuple[int, int]]]] = {}  # first error and first rows, by kind
+        self._counts = Counter[str]()  # of all rows, by kind
+
+    def add(self, error: DataError | ConfigError, file_number: int, row: int) -> None:
+        """Adds the fault of a row, whose number counts from 1."""
+        kind = _DETAILS.split(str(error))[0]
+        self._counts[kind] += 1
+        rows = self._found.setdefault(kind, (str(error), []))[1]
+        if len(rows) < _ROWS_SHOWN:
+            rows.append((file_number, row))
+
+    def raise_all(self, source: str, files: Sequence[str]) -> None:
+        """Raises one error about all faults, in the order of the rows, if there are any."""
+        sentences: list[str] = []
+        found = sorted((rows, what, kind) for kind, (what, rows) in self._found.items())
+        for ((file_number, row), *others), what, kind in found:
+            count = self._counts[kind] - 1
+            also = f" So {'do' if count > 1 else 'does'} {_show_rows(others, count, files)}." if count else ""
+            sentences.append(f"{files[file_number]}, row {row}: {what}{also}")
+        if len(sentences) > 1:
+            sentences = [f"{source} has {human_count(len(sentences), 'fault')}:", *sentences]
+        if sentences:
+            raise DataError("\n- ".join(sentences))
 
 
 class _Table:
@@ -77,7 +116,7 @@ class _Table:
 
         The column `label` is one of them if it holds lists of classes.
         """
-        faults = RowFaults()
+        faults = _RowFaults()
         for source in self.sources:
             for number, row in table_files.read_rows(source):
                 if isinstance(row, dict):
@@ -88,7 +127,7 @@ class _Table:
 
     def read_images(self, observer: Observer | None) -> ImageTable:
         """Returns the images of all rows; raises an error about all faulty ones."""
-        builder, faults = ImageTableBuilder(observer), RowFaults()
+        builder, faults = ImageTableBuilder(observer), _RowFaults()
         for source in self.sources:
             num_before = len(builder)
             for number, row in table_files.read_rows(source):

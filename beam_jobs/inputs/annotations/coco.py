@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -439,5 +439,4 @@ def _read_box(box: Any, where: str) -> Sequence[float]:
     is_box = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) and abs(x) < 1e9 for x in box)
     if not is_box:
         raise DataError(f"{where}: 'bbox' must be left, top, width and height in pixels, got {box!r:.100}.")
-    numbers: list[float] = box
-    return numbers
+    return cast(list[float], box)
