@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tfpipe.cli.shared.command import command, show
-from tfpipe.cli.shared.config_option import config_option, config_options, take
+from tfpipe.cli.shared.config_option import config_option, config_options
 from tfpipe.columns.config import TableConfig
 from tfpipe.system.units import human_bytes, human_count
 
@@ -23,7 +23,7 @@ from tfpipe.system.units import human_bytes, human_count
     metavar="FEATURE=VALUE",
     help="With --missing default: the value, as JSON or text; again for more.  [default: 0, empty text, list or zeros]",
 )
-def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **options: Any) -> None:
+def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...] = (), **options: Any) -> None:
     """Add the columns of TABLE, a Parquet file, to the records of DATASET as features. No shard is changed.
 
     A row belongs to the record that has its name, its number or its digest. The features lie in DATASET/columns,
@@ -32,9 +32,7 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
     """
     from tfpipe.columns.join_table import join_table
 
-    given = take(TableConfig, options)
-    given.setdefault("name", PurePath(table).stem)
-    config = TableConfig(**given, default=dict(map(_read_default, default)))
+    config = TableConfig(**{"name": PurePath(table).stem, **options}, default=dict(map(_read_default, default)))
     joined = join_table(dataset, table, config)
     column = next(column for column in joined.manifest.columns if column.name == config.name)
     num_bytes = sum(split.bytes for split in column.splits.values())

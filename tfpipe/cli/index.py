@@ -7,7 +7,7 @@ import click
 
 from tfpipe.cli.inspect_summary import describe_files
 from tfpipe.cli.shared.command import command, show
-from tfpipe.cli.shared.config_option import config_options, drop_missing
+from tfpipe.cli.shared.config_option import config_options
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.format.json_reader import to_json
 from tfpipe.format.manifest import Manifest
@@ -28,7 +28,7 @@ def index(target: str, as_json: bool, **options: Any) -> None:
     changed.
     """
     with ScanDisplay("Indexing") as display:
-        report = run(IndexConfig(target, **drop_missing(options)), display)
+        report = run(IndexConfig(target, **options), display)
     show(_report_json(report), _format(report), as_json)
 
 

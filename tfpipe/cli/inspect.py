@@ -37,15 +37,19 @@ _TWO: Any = {"nargs": 2, "type": (int, str)}
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
 @click.option("--output", metavar="FILE", help="With --record: write its image, or the first of several, to this file.")
 def inspect(
-    dataset: str, split: str | None, record: str | None, output: str | None, as_json: bool, **drawn: Any
+    dataset: str,
+    as_json: bool,
+    split: str | None = None,
+    record: str | None = None,
+    output: str | None = None,
+    **drawn: Any,
 ) -> None:
     """Print what the directory DATASET holds: splits, classes, image sizes, and what was changed or left out.
 
     Exit code 1 if a shard is missing or has another size than it should have; `tfpipe verify` looks at every record.
     """
-    for name, given in drawn.items():
-        if record is not None and given is not None:
-            raise ConfigError(f"--record and --{name} exclude each other.")
+    if record is not None and drawn:
+        raise ConfigError(f"--record and --{next(iter(drawn))} exclude each other.")
     if record is not None and split is not None:
         raise ConfigError("--record already names the split, as in train:0. Leave out --split.")
     if output is not None and record is None:
@@ -62,12 +66,12 @@ def inspect(
 def _inspect_dataset(dataset: str, manifest: Manifest, names: list[str], drawn: dict[str, Any], as_json: bool) -> None:
     splits = {name: manifest.splits[name] for name in names}
     written = {}
-    if any(drawn.values()):
+    if drawn:
         from tfpipe.cli.inspect_images import draw_sheet, write_page  # loads Pillow
 
-        for name, target, write in (("sheet", drawn["show"], draw_sheet), ("page", drawn["page"], write_page)):
-            if target is not None:
-                written[name] = {"file": target[1], "records": write(manifest, names, *target)}
+        for option, name, write in (("show", "sheet", draw_sheet), ("page", "page", write_page)):
+            if option in drawn:
+                written[name] = {"file": drawn[option][1], "records": write(manifest, names, *drawn[option])}
     document = make_document(dataset, manifest, splits)
     if as_json:
         click.echo(json.dumps({**document, **written}))

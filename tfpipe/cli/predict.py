@@ -20,7 +20,7 @@ _TOP, _BATCH = "Number of classes to print for each image.", "Number of images t
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help=_TOP)
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help=_BATCH)
-def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
+def predict(run: str, top: int, batch_size: int, as_json: bool, images: tuple[str, ...] = ()) -> None:
     """Classify each IMAGE with the model of RUN, and print its likeliest classes.
 
     RUN is the folder of a run of `tfpipe train`, or a model that such a run exported. IMAGE is a file, a folder (all

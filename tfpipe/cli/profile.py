@@ -66,12 +66,6 @@ class ProfileOptions:
     def __post_init__(self) -> None:
         check_options(self)
 
-    @property
-    def functions(self) -> dict[str, str]:
-        """The functions to pass to the reader, by the names of its arguments."""
-        named = {"transform": self.transform, "batch_transform": self.batch_transform}
-        return {name: function for name, function in named.items() if function is not None}
-
 
 @command(example="tfpipe profile flowers --step-ms 30 --batch-size 256")
 @click.argument("dataset", required=False)
@@ -79,7 +73,9 @@ class ProfileOptions:
 @config_options(ProfileOptions)
 @help_option("--max-idle", group=_MEASURING, type=PERCENT, metavar="PERCENT", help=_MAX_IDLE)
 @click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
-def profile(dataset: str | None, max_idle: float | None, html: str | None, as_json: bool, **given: Any) -> None:
+def profile(
+    as_json: bool, dataset: str | None = None, max_idle: float | None = None, html: str | None = None, **given: Any
+) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
@@ -118,8 +114,8 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
         set_too = [  # the options that would have no effect
             param.opts[-1] if isinstance(param, click.Option) else "DATASET"
             for param in context.command.params
-            if (param.name in _OF_THE_PIPELINE or (isinstance(param, HelpOption) and param.group == _DATA))
-            and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+            if param.name in context.params
+            and (param.name in _OF_THE_PIPELINE or (isinstance(param, HelpOption) and param.group == _DATA))
         ]
         if set_too:
             raise ConfigError(f"--loader profiles a loader as its code makes it. Leave out {', '.join(set_too)}.")
@@ -127,7 +123,7 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
         raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
     elif dataset is None:
         raise ConfigError("Name the DATASET to measure, or a loader of yours with --loader MODULE:FUNCTION.")
-    elif options.apply is not None and options.functions:
+    elif options.apply is not None and (options.transform or options.batch_transform):
         raise ConfigError("--apply tries fixes of pipelines in TensorFlow, got a function of other readers too.")
     speeds = {"--step-ms": options.step_ms, "--images-per-second": options.images_per_second, "--train": options.train}
     given = [flag for flag, value in speeds.items() if value is not None]
@@ -139,11 +135,11 @@ def _check(dataset: str | None, options: ProfileOptions, max_idle: float | None)
 
 
 def make_report(
-    dataset: str, options: ProfileOptions, split: str | None, batch_size: int | None, stages: str | None, **given: Any
+    dataset: str, options: ProfileOptions, split: str | None = None, stages: str | None = None, **given: Any
 ) -> "Report":
     """Profiles a pipeline and returns the report; with `apply`, tries its fixes and writes those that helped."""
-    file = given.pop("config")
-    config = read_config(file, batch_size, given=given)
+    file = given.pop("config", None)
+    config = read_config(file, given)
     batch = config.batch_size
     step_s = batch / options.images_per_second if options.images_per_second else (options.step_ms or 0.0) / 1e3
     require_tensorflow("profile")
@@ -160,7 +156,8 @@ def make_report(
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
         from tfpipe.profiler.model import NO_IDLE
         from tfpipe.profiler.trials import try_fixes
-    functions = {name: load_function(path, f"--{name.replace('_', '-')}") for name, path in options.functions.items()}
+    paths = {"transform": options.transform, "batch_transform": options.batch_transform}
+    functions = {name: load_function(path, f"--{name.replace('_', '-')}") for name, path in paths.items() if path}
     accelerator = Accelerator(step_s, batch, options.trainer if step_s else "none")
     with Display("Building the pipeline") as observer:
         run_config = ProfileConfig(options.seconds)
@@ -173,7 +170,7 @@ def make_report(
         report, kept = try_fixes(report, trial, observer, enough)
     rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
     asked = {} if file is None else toml_json.read(file)
-    asked |= {name: value for name, value in given.items() if value is not None} | {"batch_size": batch}
+    asked |= {**given, "batch_size": batch}
     tuned_file.write(options.apply, asked, kept, environment, rates)
     return report
 

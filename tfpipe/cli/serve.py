@@ -12,7 +12,7 @@ import click
 
 from tfpipe.cli.shared.checks import Check, fail_check, show_checks
 from tfpipe.cli.shared.command import command
-from tfpipe.cli.shared.config_option import config_options, drop_missing
+from tfpipe.cli.shared.config_option import config_options
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.engine.config.pipeline_config import ServiceOptions
 from tfpipe.errors import TfpipeError
@@ -42,7 +42,7 @@ def serve(as_json: bool, **options: Any) -> None:
     """
     from tfpipe.service.processes import Service
 
-    config = ServiceConfig(**drop_missing(options))
+    config = ServiceConfig(**options)
     made = "" if settings.token or config.is_local else secrets.token_urlsafe(24)
     with Service(config, settings.token or made) as service:
         stopped: list[int] = []  # by signals: from here on Ctrl-C is how a server ends, with exit code 0
@@ -73,7 +73,7 @@ def _print(service: "Service", config: ServiceConfig, token: str) -> None:
 @click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
 @click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")
 @config_options(ServiceOptions, without=("workers", "share", "timeout_s"))
-def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool, **options: Any) -> None:
+def serve_check(workers: tuple[str, ...], as_json: bool, dataset: str | None = None, **options: Any) -> None:
     """Check whether the workers at each HOST:PORT answer, and have this release of tfpipe.
 
     With --dataset each worker makes two batches, which must be equal to those of this machine. Exit code 1 if a check
@@ -81,7 +81,7 @@ def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool, **
     """
     Addresses().check("HOST:PORT", workers)
     data, split = (None, None) if dataset is None else open_data(dataset, None)
-    service = ServiceOptions(workers=workers, timeout_s=_ANSWER_S, **drop_missing(options))
+    service = ServiceOptions(workers=workers, timeout_s=_ANSWER_S, **options)
     show_checks(_check_service(service, data, split), as_json)
 
 

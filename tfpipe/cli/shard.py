@@ -7,7 +7,7 @@ import click
 
 from beam_jobs.config import ShardConfig, TableColumns
 from tfpipe.cli.shared.command import command
-from tfpipe.cli.shared.config_option import build, config_options, drop_missing, take
+from tfpipe.cli.shared.config_option import build, config_options, take
 from tfpipe.cli.shared.inputs import refuse_records
 from tfpipe.cli.shared.shard_command import OpaqueOptions, RunArgs, job_options, run_job, run_opaque, run_options
 from tfpipe.errors import ConfigError
@@ -44,7 +44,7 @@ def shard(**options: Any) -> None:
     run_args = RunArgs.take(options, "INPUT and OUTPUT")
     refuse_records("shard", options["input"])
     form, columns = build(ImageForm, options), build(TableColumns, options)
-    run_job(ShardConfig(form=form, columns=columns, **drop_missing(options)), run_args)
+    run_job(ShardConfig(form=form, columns=columns, **options), run_args)
 
 
 @command(example="tfpipe append flowers more-photos", epilog=_BEAM)
@@ -66,12 +66,12 @@ def append(dataset: str, **options: Any) -> None:
     refuse_records("append", options["input"])
     from beam_jobs import process_pool
 
-    if options["workers"] or not process_pool.holds_little(options["input"]):
+    if options.get("workers") or not process_pool.holds_little(options["input"]):
         process_pool.start_early()  # before the next line imports the job
     from beam_jobs.append_job import open_append
 
     columns = build(TableColumns, options)
-    with open_append(dataset, ShardConfig(output=dataset, columns=columns, **drop_missing(options))) as job:
+    with open_append(dataset, ShardConfig(output=dataset, columns=columns, **options)) as job:
         run_job(job.config, run_args, job)
 
 
@@ -102,7 +102,7 @@ def reshard(**options: Any) -> None:
         return
     run_args = RunArgs.take(options, "DATASET and OUTPUT", "To join several datasets, use `tfpipe merge`.")
     form, dataset = take(ImageForm, options), options.pop("dataset")
-    run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)
+    run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **options), run_args)
 
 
 @command(example="tfpipe merge flowers more-flowers all-flowers", epilog=_BEAM)
@@ -118,12 +118,12 @@ def merge(**options: Any) -> None:
 
     Run the same command again after an interruption: finished shards are kept.
     """
-    arguments: tuple[str, ...] = options.pop("paths")
+    arguments: tuple[str, ...] = options.pop("paths", ())
     paths = tuple(takewhile(lambda argument: not argument.startswith("-"), arguments))
     options["beam_args"] = arguments[len(paths) :]
     run_args = RunArgs.take(options)
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"`tfpipe merge` needs at least two datasets and OUTPUT, got {len(paths)} of these paths.")
-    config = ShardConfig(input=", ".join(datasets), output=output, datasets=tuple(datasets), **drop_missing(options))
+    config = ShardConfig(input=", ".join(datasets), output=output, datasets=tuple(datasets), **options)
     run_job(config, run_args)

@@ -35,13 +35,15 @@ _EPOCHS = "For --record: look through so many epochs."
 @batch_option
 @config_option(PipelineConfig, "seed")
 @config_file_option
-def steps(target: str, step: int | None, record: str | None, epochs: int, as_json: bool, **options: Any) -> None:
+def steps(
+    target: str, epochs: int, as_json: bool, step: int | None = None, record: str | None = None, **options: Any
+) -> None:
     """Show which records step N of a training has, past or to come.
 
     RUN is the folder of `tfpipe train`. For a DATASET, or a view of it, say the options of the training: the batch, the
     seed, or all of them with --config.
     """
-    sheet: str | None = options.pop("show")
+    sheet: str | None = options.pop("show", None)
     if step is None and record is None:
         raise ConfigError("Say what to look up: --step N or --record NAME.")
     if sheet is not None and (step is None or not sheet.lower().endswith(".png")):
@@ -69,14 +71,12 @@ def steps(target: str, step: int | None, record: str | None, epochs: int, as_jso
 def _open_lock(target: str, options: dict[str, Any], step: int | None) -> DataLock:
     run = os.path.join(target, "run.json")
     if os.path.isfile(run):
-        given = [name for name, value in options.items() if value is not None]
-        if given:
-            shown = given[0].replace("_", "-")
+        if options:
+            shown = next(iter(options)).replace("_", "-")
             raise ConfigError(f"{target} says itself how it was trained, got --{shown}. Leave it out.")
         return read_lock(run, step)
-    manifest, split = load_manifest(target), options["split"] or "train"
-    config = read_config(options["config"], options["batch_size"], given={"seed": options["seed"]})
-    return lock_data(manifest, split, config)
+    manifest, split = load_manifest(target), options.pop("split", "train")
+    return lock_data(manifest, split, read_config(options.pop("config", None), options))
 
 
 def _format_step(lock: DataLock, plan: BatchPlan, step: int, rows: list[StepRow]) -> Iterator[str]:

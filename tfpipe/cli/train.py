@@ -36,7 +36,7 @@ from tfpipe.training.config import TrainConfig, default_pipeline
 @click.option(
     "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"
 )
-def train(**options: Any) -> None:
+def train(dataset: str, as_json: bool, split: str | None = None, tpu: str | None = None, **options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.
 
     To go on with a run that was killed, run the same command again: it starts from the last checkpoint. On SIGTERM, a
@@ -45,28 +45,28 @@ def train(**options: Any) -> None:
     require_tensorflow("train")
     from tfpipe.engine.source import Source
 
-    manifest, split = open_data(options["dataset"], options["split"])
+    manifest, split = open_data(dataset, split)
     if isinstance(manifest, Source) or split is None:
-        raise ConfigError(f"`tfpipe train` needs a dataset, got {options['dataset']}. Make one with `tfpipe index`.")
+        raise ConfigError(f"`tfpipe train` needs a dataset, got {dataset}. Make one with `tfpipe index`.")
     signals: list[int] = []
     lines: list[dict[str, Any]] = [{}]
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     # The status line redirects standard output to the terminal; output for a file or a pipe must bypass it.
     out = None if sys.stdout.isatty() else sys.stdout
     try:
-        build = load_function(options["model"], "--model") if ":" in (options["model"] or "") else None
+        build = load_function(options["model"], "--model") if ":" in options.get("model", "") else None
         with quiet_start():
             from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
             from tfpipe.training.train import train as run
 
-            strategy = resolve_strategy(options["tpu"])
-        config = _build_config({**options, "split": split}, manifest, strategy.num_replicas_in_sync)
+            strategy = resolve_strategy(tpu)
+        config = _build_config(dataset, {**options, "split": split}, manifest, strategy.num_replicas_in_sync)
         with restore_interrupts(), Display("Starting") as status:
             status.note(f"{config.model} on {describe_strategy(strategy)}. The run is in {config.output}.")
             for line in run(manifest, config, strategy, build, status, lambda: bool(signals)):
                 lines.append(line)
-                if options["as_json"] or "kind" in line:
-                    text = json.dumps(line) if options["as_json"] else _format_epoch(line, config.num_epochs)
+                if as_json or "kind" in line:
+                    text = json.dumps(line) if as_json else _format_epoch(line, config.num_epochs)
                     click.echo(text, file=out)
     except KeyboardInterrupt:
         click.echo("Interrupted. The same command goes on from the last checkpoint, if there is one.", err=True)
@@ -78,17 +78,17 @@ def train(**options: Any) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
 
-def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> TrainConfig:
+def _build_config(dataset: str, options: dict[str, Any], manifest: Any, num_replicas: int) -> TrainConfig:
     from tfpipe.training.run_dir import RunDir
 
-    path = options["dataset"] if is_url(options["dataset"]) else os.path.abspath(options["dataset"])
-    output = options["output"] or f"runs/{path.rstrip('/').rpartition('/')[2]}"
+    path = dataset if is_url(dataset) else os.path.abspath(dataset)
+    output = options.get("output") or f"runs/{path.rstrip('/').rpartition('/')[2]}"
     saved = RunDir(output).read_options() or {}
     begun = {"batch_size": saved["batch_size"]} if saved else {}  # it stays the same even if the dataset has grown
-    given = {name: options[name] for name in ("image_size", "seed")}
-    defaults = {**default_pipeline(options["model"], manifest.splits[options["split"]].records, num_replicas), **begun}
-    pipeline = read_config(options["config"], options["batch_size"], given, defaults)
-    return TrainConfig(pipeline=pipeline, **take(TrainConfig, {**options, "output": output}))
+    records = manifest.splits[options["split"]].records
+    defaults = {**default_pipeline(options.get("model"), records, num_replicas), **begun}
+    pipeline = read_config(options.pop("config", None), take(PipelineConfig, options), defaults)
+    return TrainConfig(pipeline=pipeline, **{**options, "output": output})
 
 
 def _format_epoch(line: dict[str, Any], num_epochs: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tfpipe.cli.shared.command import command, show
-from tfpipe.cli.shared.config_option import config_option, config_options, drop_missing
+from tfpipe.cli.shared.config_option import config_option, config_options
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.repair import RepairResult
@@ -31,7 +31,7 @@ def verify(target: str, as_json: bool, **options: Any) -> None:
     another tool wrote. Exit code 1 if anything is damaged.
     """
     with ScanDisplay("Verifying") as display:
-        report = run_verify(target, VerifyConfig(**drop_missing(options)), display)
+        report = run_verify(target, VerifyConfig(**options), display)
     kinds, damaged = dict(_count_kinds(report.damaged)), [damage.to_json() for damage in report.damaged]
     sums = {"files": report.files, "records": report.records, "bytes": report.bytes, "kinds": kinds}
     summary = {"version": JSON_VERSION, "dataset": target, **sums, "damaged": damaged, "notes": report.notes}
@@ -79,7 +79,7 @@ def _format(target: str, report: VerifyReport) -> Iterator[str]:
     "--quick", is_flag=True, help="Do not decode images: keep each record that fits its checksums and the schema."
 )
 @config_option(VerifyConfig, "workers")
-def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json: bool) -> None:
+def repair(dataset: str, output: str, quick: bool, as_json: bool, workers: int | None = None) -> None:
     """Write every undamaged record of DATASET into the new directory OUTPUT, and list what was lost.
 
     DATASET is only read. OUTPUT appears when it is complete. Its file repair.json lists the lost records. The lists of

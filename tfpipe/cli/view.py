@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tfpipe.cli.shared.command import command, show
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.inputs import read_names
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format.view import View
@@ -26,16 +26,17 @@ _SPLIT_FIELDS = ("records", "stored_records", "epoch_records", "bytes", "class_c
 @click.option("--without", metavar="FILE", help="Leave out the records whose names FILE has, one in each line.")
 @config_option(ViewConfig, "weights")
 @click.option("--overwrite", is_flag=True, help="Replace a view of this name.")
-def view(dataset: str, where: str, name: str, overwrite: bool, as_json: bool, **options: Any) -> None:
+def view(
+    dataset: str, name: str, overwrite: bool, as_json: bool, where: str = "", without: str | None = None, **options: Any
+) -> None:
     """Give the records of DATASET that fulfill WHERE a name. No record is copied.
 
     WHERE is a condition as in SQL, such as "label in ('cat', 'dog') and width >= 300 and not duplicate". Without it the
     view has all records. What reads a dataset takes DATASET@NAME: train, profile, inspect, export, reshard, and the
     readers in TensorFlow, PyTorch and JAX.
     """
-    without = options.pop("without")
     names = () if without is None else tuple(read_names(without))
-    config = ViewConfig(name, where, without=names, **drop_missing(options))
+    config = ViewConfig(name, where, without=names, **options)
     manifest = load_manifest(dataset)
     made = make_view(manifest, config)
     path = write_view(manifest, made, overwrite)

@@ -45,6 +45,11 @@ class GroupedCommand(click.Command):
         """Returns the arguments and options, with --help-all; click calls it."""
         return [*super().get_params(ctx), _HELP_ALL]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Calls the function with what the user gave: its own defaults, and those of configs, stand for the rest."""
+        ctx.params = {name: value for name, value in ctx.params.items() if value not in (None, ())}
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options; click calls it."""
         *options, _ = (param for param in self.get_params(ctx) if isinstance(param, click.Option))

@@ -1,10 +1,10 @@
 """Command-line options made from the fields of a config: their names, types, help texts, defaults and headings.
 
-A command gets None for an option that the user does not give, so the default itself stays at the field.
+A command does not get an option that the user does not give, so the default itself stays at the field.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
 from functools import cache, reduce
 from typing import Any, TypeVar
@@ -151,19 +151,13 @@ SHARES = Parsed("name=share,...", _parse_shares, "like train=0.9,validation=0.1,
 
 
 def take(config: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Removes the options of a config from those of a command, and returns those that the user gave."""
-    given = {field.name: options.pop(field.name, None) for field in fields(config)}
-    return {name: value for name, value in given.items() if value is not None}
+    """Removes the options of a config from those that a command was given, and returns them."""
+    return {field.name: options.pop(field.name) for field in fields(config) if field.name in options}
 
 
 def build(config: type[Config], options: dict[str, Any]) -> Config:
-    """Removes the options of a config from those of a command, and returns the config with what the user gave."""
+    """Removes the options of a config from those that a command was given, and returns the config with them."""
     return config(**take(config, options))
-
-
-def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that the user gave, which are those that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 _TYPES: dict[type[options.Kind], Any] = {

@@ -36,15 +36,14 @@ def quiet_start() -> Iterator[None]:
 
 
 def read_config(
-    path: str | None, batch_size: int | None, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    path: str | None, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> "PipelineConfig":
     """Reads the options in a file; those of the command line replace the file's, and the file's replace `defaults`."""
     from tfpipe.engine.config import toml_json
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
     table = {} if path is None else toml_json.read(path)
-    asked = {name: value for name, value in {**given, "batch_size": batch_size}.items() if value is not None}
-    table = {"batch_size": BATCH_SIZE, **(defaults or {}), **table, **asked}
+    table = {"batch_size": BATCH_SIZE, **(defaults or {}), **table, **given}
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
 
 

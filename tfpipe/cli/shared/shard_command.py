@@ -16,7 +16,6 @@ from tfpipe.cli.shared.config_option import (
     build,
     config_option,
     config_options,
-    drop_missing,
     take,
 )
 from tfpipe.cli.shared.console import echo
@@ -65,7 +64,7 @@ class RunArgs:
         `paths` names the two path arguments of the command, in the error about a third one.
         """
         runner, given = build(RunnerConfig, options), take(cls, options)
-        beam_args = given.pop("beam_args")
+        beam_args = given.pop("beam_args", ())
         _refuse_path(beam_args, paths, advice)
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
@@ -83,7 +82,7 @@ class RunArgs:
         if len(chosen) > 1 and chosen != ["--dry-run", "a runner"]:
             _exclude(*chosen[:2])
         _refuse_two_sizes(options)
-        decided = [name for name, value in options.items() if value not in (None, ()) and name not in _NOT_IN_THE_PLAN]
+        decided = [name for name in options if name not in _NOT_IN_THE_PLAN]
         if args.part is not None and decided:
             raise ConfigError(f"The plan in OUTPUT decides `{decided[0]}`. Leave it out; it goes with --plan-only.")
         return args
@@ -121,7 +120,7 @@ def _refuse_path(beam_args: Sequence[str], paths: str, advice: str) -> None:
 
 
 def _refuse_two_sizes(options: Mapping[str, Any]) -> None:
-    if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
+    if "num_shards" in options and "shard_size_bytes" in options:
         _exclude("--num-shards", "--shard-size")
 
 
@@ -179,16 +178,17 @@ def run_opaque(options: dict[str, Any], opaque: OpaqueOptions) -> None:
     from beam_jobs import opaque_job, process_pool
     from tfpipe.integrity.foreign.index import IndexConfig, index
 
-    beam_args, pattern, output, as_json = (options.pop(name) for name in ("beam_args", "dataset", "output", "as_json"))
+    beam_args = options.pop("beam_args", ())
+    pattern, output, as_json = (options.pop(name) for name in ("dataset", "output", "as_json"))
     _refuse_path(beam_args, "DATASET and OUTPUT", "Put a pattern in quotes.")
-    known = {name: options.pop(name) for name in _OPAQUE}
-    given = [name for name, value in options.items() if value not in (None, (), RunnerConfig.runner)]
+    known = {name: options.pop(name) for name in _OPAQUE if name in options}
+    given = [name for name, value in options.items() if value != RunnerConfig.runner]
     if given or beam_args:
         what = f"--{given[0].replace('_', '-')}" if given else beam_args[0]
         raise ConfigError(f"--opaque copies records as they are, on this machine, so {what} does not go with it.")
     _refuse_two_sizes(known)
     process_pool.start_early()
-    config = ShardConfig(pattern, output, split=opaque.split, **drop_missing(known))
+    config = ShardConfig(pattern, output, split=opaque.split, **known)
     with ScanDisplay("Indexing") as display:
         result = opaque_job.run(
             config,
