@@ -101,7 +101,7 @@ class RecordReader:
         self.directory, self.manifest, self.split = directory, manifest, split
         self._root = manifest.shard_directory(directory)
         check_readable(self._root)
-        self._shards = info.shards
+        self._shards, self._is_packed = info.shards, bool(manifest.compression)
         remote = [self._shard_path(shard) for shard in self._shards] if is_url(self._root) else []
         self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
@@ -160,12 +160,12 @@ class RecordReader:
 
         read_at = self._open(location.shard).read_at if ranges is None else read_remote
         try:
-            if self.manifest.compression:
+            if self._is_packed:
                 payload = unpack_member(read_at(location.offset, min(location.size, MAX_MEMBER_BYTES)))
             else:
                 payload = read_record_at(read_at, location.shard.bytes, location.offset, location.size)
         except FormatError as error:
-            what = f"The gzip member at byte {location.offset} is bad. " if self.manifest.compression else ""
+            what = f"The gzip member at byte {location.offset} is bad. " if self._is_packed else ""
             raise FormatError(f"{path}: {what}{error} {_ADVICE}") from None
         except OSError as error:
             raise _explain(path, error) from error
@@ -298,7 +298,7 @@ class RecordReader:
         stored = self._find_stored(unique)
         shards, begins, sizes = self._locate_many(stored)
         added = [column._try_to_read_block(stored, None) for column in self._columns]
-        if self._ranges is not None or self.manifest.compression:
+        if self._ranges is not None or self._is_packed:
             spans = np.stack((shards, begins, begins + sizes), axis=1).tolist()
             if self._ranges is not None:
                 frames: Iterable[memoryview] = self._ranges.read([Range(*span) for span in spans])
@@ -307,7 +307,7 @@ class RecordReader:
                     memoryview(self._open(self._shards[shard]).read_at(begin, min(end - begin, MAX_MEMBER_BYTES)))
                     for shard, begin, end in spans
                 )
-            payloads = map(_unpack_or_none if self.manifest.compression else unframe, frames)
+            payloads = map(_unpack_or_none if self._is_packed else unframe, frames)
             pieces = [list(payloads), *(block.list_payloads() for block in added)]
             joined = [None if None in each else b"".join(each) for each in zip(*pieces, strict=True)]
             return join_block(joined, memory).choose(inverse)
@@ -445,8 +445,7 @@ class RecordReader:
         except OSError as error:
             raise _explain(path, error) from error
         try:
-            is_packed = bool(self.manifest.compression)
-            ends: IntArray = decode_index(data, shard.bytes, shard.records, is_packed=is_packed).sum(axis=1)
+            ends: IntArray = decode_index(data, shard.bytes, shard.records, is_packed=self._is_packed).sum(axis=1)
             return ends
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None

@@ -24,18 +24,14 @@ LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT, WEIGHTS, SAMPLE = 1, 2, 4, 
 
 def key_of(*numbers: int) -> int:
     """Hashes several numbers to a key of 64 bits. A change of any number changes the key."""
-    return extend_key(0, *numbers)
-
-
-def extend_key(key: int, *numbers: int) -> int:
-    """Returns the key of the numbers from which `key` was made, followed by more numbers."""
+    key = 0
     for number in numbers:
         key = _mix(key ^ (number & _MASK))
     return key
 
 
 def extend_keys(key: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
-    """Returns `extend_key(key, number)` for each number of an array: uint64 of its shape."""
+    """Returns the key of the numbers that made `key` and one more, for each of an array: uint64 of its shape."""
     return _mix_array((numbers.astype(np.uint64) ^ np.uint64(key)) + np.uint64(GAMMA))
 
 
@@ -68,7 +64,7 @@ def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
     """Returns the numbers encrypted by the Feistel network, or decrypted, within 0 to `size` - 1."""
     found: IntArray = numbers.copy()
     side = square_side(size)
-    round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
+    round_keys = [_mix(key ^ index) for index in range(FEISTEL_ROUNDS)]
     outside = np.ones(numbers.shape, bool)
     # There are a few more pairs than numbers. A result that is too large goes through the network again, until it is
     # small enough ("cycle walking"): the mapping stays a bijection.
