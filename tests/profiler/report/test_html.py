@@ -190,15 +190,3 @@ def test_what_is_missing_or_unknown_is_left_out_or_explained() -> None:
     assert "Price of idle time" not in text
     assert "records – record_bytes " in text
     assert "mean_size – short_side – decoded_size 256 x 256" in text
-
-
-@pytest.mark.parametrize(("rate", "text"), [(1.0, "100 %"), (3999.0, "under 1 %"), (4000.0, "0 %")])
-def test_tiny_and_huge_idle_shares_are_rounded_with_care(rate: float, text: str) -> None:
-    profile = make_profile()
-    idle = 1 - rate / 4000
-    wall_s = profile.step.steps * profile.step.step_s.median / (rate / 4000)
-    step = replace(profile.step, wall_s=wall_s, idle_fraction=Spread(idle, idle, idle))
-    timeline = (Step(1.0, idle * 100, idle * 100), Step(2.0, 0.0, 0.0))
-    html = render(make_report(replace(profile, step=step, images_per_second=rate, timeline=timeline)))
-    assert f"<b>{text}</b><span>idle</span>" in html
-    Page(html)

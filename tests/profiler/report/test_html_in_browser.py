@@ -1,7 +1,7 @@
 """The page as a real browser shows it: Debian's Chromium, without a screen and without the network."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,6 @@ def test_nothing_stands_out_at_the_side(browser: Any, report: Report, tmp_path: 
         return [document.documentElement.scrollWidth, out]
     """
     assert browser.execute_script(script) == [width, []]
-
-
-def test_the_options_open(browser: Any, report: Report, tmp_path: Path) -> None:
-    show(browser, report, tmp_path, 1280)
-    assert count_shown(browser, "details dd") == 0
-    browser.find_element("css selector", "summary").click()
-    config = report.profile.config
-    parts = (config.augment_options, config.service, config.tf_data)
-    options = len(fields(config)) - len(parts) + sum(len(fields(part)) for part in parts)
-    assert count_shown(browser, "details dd") == options + len(fields(report.profile.dataset))
-    assert "tf_data.map_fusion" in browser.find_element("css selector", "details").text
 
 
 def test_light_and_dark(browser: Any, report: Report, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def _keep(profile: PipelineProfile, cached: Demand, kind: str, num_bytes: float)
     free_bytes, demand = compute_cache_room(profile.host), profile.demand
     what = "read" if kind == "bytes" else "decoded"
     if num_bytes <= free_bytes:
-        reason = _explain_cache(what, num_bytes)
+        reason = f"From the second epoch on nothing is {what}: {human_bytes(num_bytes)} of memory."
         yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": kind})
         return
     share = free_bytes / num_bytes
@@ -252,20 +252,16 @@ def _keep(profile: PipelineProfile, cached: Demand, kind: str, num_bytes: float)
     yield Fix(Effort.VISIBLE_OPTION, reason, mixed, {"cache": kind, "cache_bytes": format_mebibytes(free_bytes)})
 
 
-def _explain_cache(what: str, num_bytes: float) -> str:
-    return f"From the second epoch on nothing is {what}: {human_bytes(num_bytes)} of memory."
-
-
 def _move_cache(profile: PipelineProfile, name: str, num_bytes: float) -> Iterator[Fix]:
     """Yields a cache before `augment` in place of the user's cache after it."""
     cost_us, demand = profile.option_costs.get("cached"), profile.demand
     if cost_us is not None:
-        why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
         skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
         left_s = profile.records_per_image * cost_us / 1e6
         cached = demand.without_reading({**demand.cpu_s, **skipped, "augment": left_s})
         instruction = f"Take the cache out of the stage {name}, and set cache = 'decoded'."
-        reason = f"{why} {_explain_cache('decoded', num_bytes)}"
+        reason = "Kept before they are augmented, images are a byte a value, and every crop is a new one: "
+        reason += f"{human_bytes(num_bytes)} of memory."
         yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"}, instruction, "rewrite_stage", name)
 
 

@@ -133,7 +133,7 @@ class Probe:
         line = {
             "at": time.perf_counter(),
             "cpu": time.process_time(),
-            "threads": {native: _read_times(native) for native in {native for native, _, _ in counts}},
+            "threads": {native: read_times(f"/proc/self/task/{native}") for native in {key[0] for key in counts}},
             "collecting": self._collecting_s,
             "bytes": int((read_now("/proc/self/io") or b"rchar: 0").split()[1]),
             "main": threading.main_thread().native_id,
@@ -277,7 +277,7 @@ def read_state(thread: str) -> str:
     return read_now(f"{thread}/stat").rpartition(b") ")[2][:1].decode()
 
 
-def _read_times(thread: int) -> tuple[int, int]:
+def read_times(thread: str) -> tuple[int, int]:
     """Returns the nanoseconds in which a thread ran, and in which it waited for a core; zeros if unknown."""
-    words = read_now(f"/proc/self/task/{thread}/schedstat").split()
+    words = read_now(f"{thread}/schedstat").split()
     return (int(words[0]), int(words[1])) if len(words) > 1 else (0, 0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.loader.probe import read_now, read_state
+from tfpipe.profiler.loader.probe import read_state, read_times
 from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
@@ -63,14 +63,7 @@ class HostTime:
 
 def read_queue_s(process: str = "/proc/self") -> float:
     """Returns the time in which threads of a process waited for a core, in seconds; 0 if the kernel does not count."""
-    counts = (read_now(f"{thread}/schedstat").split() for thread in glob.glob(f"{process}/task/*"))
-    return sum(int(fields[1]) for fields in counts if fields) / 1e9
-
-
-def read_own_queue_s() -> float:
-    """Returns the time that this thread has waited for a core, in seconds; 0 if the kernel does not count it."""
-    fields = read_now("/proc/thread-self/schedstat").split()
-    return int(fields[1]) / 1e9 if fields else 0.0
+    return sum(read_times(thread)[1] for thread in glob.glob(f"{process}/task/*")) / 1e9
 
 
 def has_ready_thread(process: str = "/proc/self") -> bool:
@@ -111,11 +104,12 @@ def measure_late_s(run: Callable[[], Any]) -> float:
 
     def watch() -> None:
         while not late or not stopped.is_set():
-            began_s, queue_s = time.perf_counter(), read_own_queue_s()
+            began_s, queue_ns = time.perf_counter(), read_times("/proc/thread-self")[1]
             sleep_s = random.uniform(*_WATCH_S)
             time.sleep(sleep_s)
             passed_s = time.perf_counter() - began_s
-            late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
+            queue_ns = read_times("/proc/thread-self")[1] - queue_ns
+            late.append(passed_s - sleep_s - queue_ns / 1e9)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

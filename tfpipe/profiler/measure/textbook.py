@@ -191,39 +191,36 @@ class Prefixes:
     """The prefixes of a pipeline, each one stage longer than the last, which all get the same repeated elements."""
 
     def __init__(self, elements: Sequence[Any]) -> None:
-        self._datasets, self._counted, self._ratios = list[Any](), list[int](), list[tuple[str, float]]()
+        self._prefixes = list[tuple[str, float, Any, int]]()  # its last stage, the ratio of that, and how it is run
         self.begin_with(elements)
 
     def begin_with(self, elements: Sequence[Any]) -> None:
         """Lets the following prefixes begin with recorded elements, in place of the stages that made these."""
-        self._datasets.append(play(elements).take(_EPOCH))
-        self._counted.append(_COUNTED)
-        self._ratios.append(("", 1.0))
+        self._prefixes.append(("", 1.0, play(elements).take(_EPOCH), _COUNTED))
         self.element_s = 0.0
 
     def add(self, name: str, build: Callable[[Any], Any], out_per_in: float) -> list[Any]:
         """Adds a prefix that is one stage longer, and returns some of its elements."""
-        dataset = build(self._datasets[-1])
+        dataset = build(self._prefixes[-1][2])
         given, taken = record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
         if given:
-            self._datasets.append(dataset)
-            self._counted.append(min(max(int(_COUNTED_S / max(taken.wall_s, 1e-9)), 1), _COUNTED))
-            self._ratios.append((name, out_per_in))
+            counted = min(max(int(_COUNTED_S / max(taken.wall_s, 1e-9)), 1), _COUNTED)
+            self._prefixes.append((name, out_per_in, dataset, counted))
             self.element_s = taken.wall_s
         return given
 
     def measure(self) -> dict[str, float]:
         """Returns the seconds of processor time that each stage adds to the prefix before it, per output element."""
-        costs = _measure_cpu_s(self._datasets, self._counted) if len(self._datasets) > 1 else [0.0]
-        added = zip(self._ratios[1:], pairwise(costs), strict=True)
-        return {name: max(cpu_s - before_s / ratio, 0.0) for (name, ratio), (before_s, cpu_s) in added if name}
+        costs_s = _measure_cpu_s([(dataset, counted) for _, _, dataset, counted in self._prefixes])
+        added = zip(self._prefixes[1:], pairwise(costs_s), strict=True)
+        return {name: max(cpu_s - before_s / ratio, 0.0) for (name, ratio, _, _), (before_s, cpu_s) in added if name}
 
 
-def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[float]:
-    """Measures an element's processor time in each dataset, in turns that begin and end with full buffers."""
-    each = {str(k): iter(_count(datasets[k].repeat(), counted[k])).__next__ for k in range(len(datasets))}
-    costs_us = measure_costs_us(each, 1, Rest().wait)
-    return [costs_us[str(k)] / counted[k] / 1e6 for k in range(len(datasets))]
+def _measure_cpu_s(runs: Sequence[tuple[Any, int]]) -> list[float]:
+    """Measures an element's processor time in each dataset, taken in groups of so many elements."""
+    takes = {str(k): iter(_count(dataset.repeat(), counted)).__next__ for k, (dataset, counted) in enumerate(runs)}
+    costs_us = measure_costs_us(takes, 1, Rest().wait)
+    return [costs_us[str(k)] / counted / 1e6 for k, (_, counted) in enumerate(runs)]
 
 
 def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[float, Run]:
@@ -329,7 +326,7 @@ def _time_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> St
     run = Run.since(before, number)
     computes = run.cpu_s / run.wall_s >= _SATURATED * host_limits.usable_cpus()
     wait_s = 0.0 if computes else max(files_at_once * run.wall_s - run.cpu_s - run.queue_s, 0.0)
-    cpu_s, num_bytes = _measure_cpu_s([source], [_COUNTED])[0], _compute_bytes(records)
+    cpu_s, num_bytes = _measure_cpu_s([(source, _COUNTED)])[0], _compute_bytes(records)
     return StageTiming("read", 1e6 * cpu_s, 1e6 * wait_s, files_at_once, num_bytes, num_bytes)
 
 

@@ -36,10 +36,10 @@ BOTTLENECK_NAMES = {
     "first_batch": "the first batch",
     "accelerator": "the accelerator",
 }
-_TRAINERS = {
-    "loop": "a plain loop, which takes a batch and then computes",
-    "fit": "Keras' `fit` on a device with a queue, which takes the next batch while the device computes",
-    "train": "a plain loop, which takes a batch and then waits for your step",
+TRAINERS = {
+    "loop": "for a plain loop, which takes a batch and then computes",
+    "fit": "for Keras' `fit` on a device with a queue, which takes the next batch while the device computes",
+    "train": "for a plain loop, which takes a batch and then waits for your step",
 }
 EFFORTS = {
     Effort.WASTE: "work for nothing",
@@ -94,11 +94,6 @@ def explain_rates(report: Report) -> str:
     if report.profile.storage_limit is not None:
         rates.append(f"its storage {human_rate(report.profile.storage_limit)}")
     return f"{'; '.join(rates)}."
-
-
-def explain_idle(step: StepTiming) -> str:
-    """Returns the kind of trainer that the idle time holds for; empty if it was measured in a live training."""
-    return f"for {_TRAINERS[step.method]}" if step.method in _TRAINERS else ""
 
 
 def explain_memory(profile: Profile) -> str:
@@ -207,7 +202,7 @@ def _summary_lines(report: Report) -> Iterator[str]:
     low, high = human_share(step.idle_fraction.low), human_share(step.idle_fraction.high)
     if step.has_steps:
         steps = f"{step.steps:,} steps in {step.wall_s:.1f} s"
-        yield f"Idle {human_share(step.idle)} ({low} to {high}) {explain_idle(step)}; {steps}."
+        yield f"Idle {human_share(step.idle)} ({low} to {high}) {TRAINERS[step.method]}; {steps}."
     else:
         yield f"{step.steps:,} batches in {step.wall_s:.1f} s. With --step-ms it says how long an accelerator waits."
     others = ""
@@ -336,15 +331,12 @@ def explain_gain(fix: Fix) -> str:
         gain = fix.measured_gain
         factor = f"x {gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f}): {'kept' if fix.kept else 'not kept'}"
         return f"{human_rate(fix.measured_images_per_second)} images/s measured, {factor}."
-    return f"{_format_rate(fix.predicted_images_per_second, fix.predicted_idle_fraction)} predicted."
+    idle = "" if fix.predicted_idle_fraction is None else f", {human_share(fix.predicted_idle_fraction)} idle"
+    return f"{human_rate(fix.predicted_images_per_second)} images/s{idle} predicted."
 
 
 def format_after(report: Report) -> str:
     """Returns the rate with all fixes that were kept."""
     assert report.after_images_per_second is not None
-    idle = report.idle_after_fixes if report.profile.step.has_steps else None
-    return f"With what was kept: {_format_rate(report.after_images_per_second, idle)}."
-
-
-def _format_rate(rate: float, idle: float | None) -> str:
-    return f"{human_rate(rate)} images/s{'' if idle is None else f', {human_share(idle)} idle'}"
+    idle = f", {human_share(report.idle_after_fixes)} idle" if report.profile.step.has_steps else ""
+    return f"With what was kept: {human_rate(report.after_images_per_second)} images/s{idle}."
