@@ -18,7 +18,6 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.output_dir import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
-from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import index_name
 from tfpipe.format.record_index import decode_index
 from tfpipe.storage import file_io
@@ -43,13 +42,13 @@ class Estimate:
     workers: int  # processes, or threads of the command for a small job
 
 
-def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
-    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job."""
+def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate | None:
+    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job.
+
+    It returns None for files that are compressed as a whole, since no sample of their images can be read alone.
+    """
     if plan.listing.unpack:
-        raise ConfigError(
-            f"An estimate reads some images alone, and {plan.listing.unpack[0]} is compressed as a whole. Uncompress "
-            "it first; TFRecords with `tfpipe reshard`."
-        )
+        return None
     processes, start_up_s = infer_processes(config, beam_args)
     if plan.fits_threads(config, beam_args):
         start_up_s = 0.0

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -100,6 +101,18 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
     assert plan.items() >= {"images": 150, "shards": 1, "no_classes": None, "dropped": 0}.items()
     assert (plan["splits"], plan["skipped"], len(plan)) == ({"train": split}, skipped, 7)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_compressed_as_a_whole_has_a_plan_without_an_estimate(shard, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "in.tgz", "w:gz") as archive:
+        archive.add(SAMPLE, "in")
+    done = shard(tmp_path / "in.tgz", tmp_path / "out", "--dry-run")
+    assert done.out.splitlines()[0].startswith("150 images, ")
+    assert done.out.splitlines()[-1] == (
+        "no estimate: the input is compressed as a whole, so no sample of its images can be read alone"
+    )
+    assert shard(tmp_path / "in.tgz", tmp_path / "out", "--dry-run", "--json").json["estimate"] is None
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def format_part(summary: Mapping[str, Any]) -> str:
     return f"{written}; {done}, and other parts have begun the rest. Start a part that was killed again."
 
 
-def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate") -> dict[str, Any]:
+def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate | None") -> dict[str, Any]:
     """Returns a summary of a job that was only planned, as JSON values."""
     listing, splits = plan.listing, dict[str, dict[str, Any]]()
     for shard, num_bytes in zip(plan.shards, plan.shard_bytes, strict=True):
@@ -111,7 +111,7 @@ def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate") -> di
         "no_classes": _explain_no_classes(config, listing.make_schema(), has_classes=bool(listing.label_names)),
         "skipped": dict(sorted((listing.skipped or {}).items())),
         "dropped": listing.dropped,
-        "estimate": asdict(estimate),
+        "estimate": None if estimate is None else asdict(estimate),
     }
 
 
@@ -126,7 +126,10 @@ def format_plan(summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _format_counts("skipped", summary["skipped"])
     if summary["dropped"]:
         yield f"duplicates: {summary['dropped']:,} dropped"
-    estimate, workers = summary["estimate"], human_count(summary["estimate"]["workers"], "worker")
+    if (estimate := summary["estimate"]) is None:
+        yield "no estimate: the input is compressed as a whole, so no sample of its images can be read alone"
+        return
+    workers = human_count(estimate["workers"], "worker")
     bad = f", {estimate['bad']:,} of them bad" if estimate["bad"] else ""
     yield f"estimate from {human_count(estimate['sampled'], 'image')} of {summary['images']:,}{bad}:"
     yield f"  output  {human_bytes(estimate['output_bytes'])}"
