@@ -34,7 +34,7 @@ from tfpipe.engine.columns.images import (
     measure_images,
 )
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.epoch_weights import strip_copies
+from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, RecordBlock, join_columns, parse_columns
 from tfpipe.engine.plan import AnyPlan, BatchPlan
@@ -186,8 +186,8 @@ class BatchMaker(Maker):
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
-        numbers = strip_copies(numbers)
-        later = strip_copies(np.concatenate(soon)) if len(soon) else None
+        numbers = numbers & RECORD_MASK
+        later = np.concatenate(soon) & RECORD_MASK if len(soon) else None
         if isinstance(self._cache, CacheFile):
             self._cache.announce(numbers)
         if self._cache is not None:
@@ -207,7 +207,7 @@ class BatchMaker(Maker):
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
             # One buffer for all records, so that they are read at once; if it is too small, a larger one is made.
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
-            block, numbers = self._read(strip_copies(asked), memory)
+            block, numbers = self._read(asked & RECORD_MASK, memory)
         with self.clocks.measure("parse"), self.naming(numbers):
             columns = parse_columns(block, self.kinds)
         return StoredBatch(epoch, asked, numbers, columns)
@@ -217,7 +217,7 @@ class BatchMaker(Maker):
 
         With `max_bad_records`, others stand in place of damaged ones.
         """
-        asked, total, lacks = numbers, self.plan.source.num_records or 0, self.plan.config.max_bad_records > 0
+        asked, lacks = numbers, self.plan.config.max_bad_records > 0
         read = partial(self.reader.read_block, lacks=lacks)
         if self.plan.config.cache == "bytes":
             assert isinstance(self._cache, BytesCache | CacheFile)
@@ -232,6 +232,7 @@ class BatchMaker(Maker):
                 rows = np.arange(len(numbers))
                 rows[bad] = np.resize(good, len(bad))
                 return block.choose(rows), numbers[rows]
+            total = self.plan.source.num_records or 0
             if len(self.bad_records) >= total:
                 what = "it and all other records are damaged or cannot be read"
                 raise FormatError(f"Record {asked[0]} of {self.split!r}: {what}.")

@@ -20,7 +20,7 @@ from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.columns.images import decode_images, read_masks
-from tfpipe.engine.epoch_weights import strip_copies
+from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.parse import Column, collect_column, parse_columns
 from tfpipe.engine.source import StoredImages
 from tfpipe.format.example import encode_example
@@ -50,7 +50,7 @@ class CachingMaker(BatchMaker):
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCached:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
-        missing = np.flatnonzero(~self._cache.find(strip_copies(numbers)))
+        missing = np.flatnonzero(~self._cache.find(numbers & RECORD_MASK))
         stored = super().read(epoch, step, numbers[missing]) if len(missing) else None
         return epoch, numbers, missing, stored
 
@@ -64,7 +64,7 @@ class CachingMaker(BatchMaker):
     ) -> Batch:
         """Makes the arrays of a batch; arguments, result and errors are those of `BatchMaker.decode`."""
         epoch, asked, missing, records = stored
-        numbers, cache = strip_copies(asked), self._cache
+        numbers, cache = asked & RECORD_MASK, self._cache
         slots = cache.slots[numbers]
         if filled is None:
             filled = self.plan.batch_size - len(numbers) if rows is None else 0
@@ -145,7 +145,7 @@ class FileCachingMaker(BatchMaker):
         numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
         with self.clocks.measure("read"):
             memory = allocate([self.plan.batch_size * (3 * prod(self._size) + _OTHER_BYTES)], np.uint8)
-            block = self._cache.read(strip_copies(numbers), memory)
+            block = self._cache.read(numbers & RECORD_MASK, memory)
         there = block.whole
         if self.plan.config.max_bad_records and not there.all():
             there = np.zeros(len(there), np.bool_)  # the record in place of a damaged one depends on the whole batch
@@ -154,7 +154,7 @@ class FileCachingMaker(BatchMaker):
             with self.clocks.measure("parse"):
                 columns = parse_columns(block.choose(rows), self.kinds)
             asked = numbers[rows]
-            chunks.append((rows, StoredBatch(epoch, asked, strip_copies(asked), columns), True))
+            chunks.append((rows, StoredBatch(epoch, asked, asked & RECORD_MASK, columns), True))
         if len(missing):
             chunks.append((missing, super().read(epoch, step, numbers[missing]), False))
         return chunks

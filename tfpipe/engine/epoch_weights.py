@@ -16,12 +16,8 @@ from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.hash_permutation import WEIGHTS, IntArray, key_of, permutation
 
 _RECORD_BITS = 40
-_RECORD_MASK = (1 << _RECORD_BITS) - 1
-
-
-def strip_copies(asked: IntArray) -> IntArray:
-    """Returns the numbers of the records without the numbers of their copies in the high bits: int64 [n]."""
-    return asked & _RECORD_MASK
+RECORD_MASK = (1 << _RECORD_BITS) - 1
+"""The bits of an entry that hold the number of its record; those above hold the number of the copy."""
 
 
 class EpochWeights:

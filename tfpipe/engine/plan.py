@@ -105,7 +105,7 @@ class BatchPlan:
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of these rows in a step, by their numbers in the split or in the view: int64 [n].
 
-        If records have weights, a number holds that of the copy too: see `strip_copies`. In evaluation each host has an
+        If records have weights, a number holds that of the copy too: see `RECORD_MASK`. In evaluation each host has an
         equal share of adjacent records, so its last batches may have fewer than `batch_size`.
         """
         if self.config.training:

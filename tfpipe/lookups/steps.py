@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfpipe.engine.batch import BatchMaker
-from tfpipe.engine.epoch_weights import strip_copies
+from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.open_maker import locate_split
 from tfpipe.engine.parse import Column
 from tfpipe.engine.plan import BatchPlan
@@ -94,7 +94,7 @@ def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
         entries = [number]
         if plan.weights is not None:
             every = plan.weights.list_asked(epoch, np.arange(plan.order.num_records))
-            entries = np.flatnonzero(strip_copies(every) == number).tolist()
+            entries = np.flatnonzero((every & RECORD_MASK) == number).tolist()
         places = filter(None, (plan.order.find_step(epoch, entry) for entry in entries))
         seen += [Seen(epoch, epoch * plan.steps_per_epoch + step, row) for step, row in sorted(places)]
     return seen
