@@ -1,7 +1,6 @@
 """An indexed dataset in the pipeline: the exact order, a run that resumes at any step, and labels from 0."""
 
 import dataclasses
-import random
 from itertools import chain
 from pathlib import Path
 
@@ -60,14 +59,6 @@ def test_global_batches_are_those_of_the_exact_order_and_labels_count_from_0(ind
         assert labels.tolist() == (batch["id"] % 3).tolist()
         assert batch["image/class/label"].tolist() == (labels + 1).tolist()
         assert batch["label"].sum() == 8
-
-
-def test_a_run_resumes_at_a_random_step_by_record(indexed: Manifest) -> None:
-    seed = random.randrange(2**32)
-    step = random.Random(seed).randrange(1, 23)
-    print("seed", seed, "step", step)
-    assert ids(indexed, "train", IDS, 25 - step, start_step=step) == order_of(25 - step, step)
-    assert sorted(flat(order_of(5))) == list(range(40))
 
 
 @pytest.mark.parametrize(
