@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Compression
-from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, decode_header, record_footer
+from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_payload, decode_header, read_length
 
 MAX_RECORD_BYTES = 2**26
 """The largest payload that is read. Nobody knows how much is left of a compressed file, so a length cannot be checked
@@ -80,8 +80,7 @@ def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
             if not header:
                 return
             payload, footer = _rest_of_record(unpacked, header, name)
-        if footer != record_footer(payload):
-            raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
+        check_payload(payload, footer, name)
         yield payload
         offset += HEADER_BYTES + len(payload) + FOOTER_BYTES
         number += 1
@@ -99,9 +98,7 @@ def _explaining(name: str, compression: Compression) -> Iterator[None]:
 
 
 def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[bytes, bytes]:
-    length = decode_header(header) if len(header) == HEADER_BYTES else 0
-    if length is None:
-        raise FormatError(f"{name} is damaged: the checksum of its length is wrong.")
+    length = read_length(header, name) if len(header) == HEADER_BYTES else 0
     if length > MAX_RECORD_BYTES:
         raise FormatError(f"{name} must have at most {MAX_RECORD_BYTES:,} bytes of payload, got {length:,}.")
     payload = unpacked.read(length)

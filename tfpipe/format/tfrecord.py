@@ -78,7 +78,7 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
     frame = read_at(offset, HEADER_BYTES if large else size)
     if len(frame) != (HEADER_BYTES if large else size):
         raise FormatError(f"{name} must have {size} bytes, only {len(frame)} could be read.")
-    length = _length(frame[:HEADER_BYTES], name)
+    length = read_length(frame[:HEADER_BYTES], name)
     if length != size - FRAME_BYTES:
         raise FormatError(
             f"{name} has {length} bytes, but the index says {size - FRAME_BYTES}; the index belongs to another file."
@@ -86,7 +86,7 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
     if large:
         return _read_large(read_at, offset + HEADER_BYTES, length, name)
     payload = frame[HEADER_BYTES:-FOOTER_BYTES]
-    _check_payload(payload, frame[-FOOTER_BYTES:], name)
+    check_payload(payload, frame[-FOOTER_BYTES:], name)
     return payload
 
 
@@ -110,7 +110,7 @@ def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         header = read_fully(file, min(HEADER_BYTES, end - offset))
         if len(header) < HEADER_BYTES:
             raise FormatError(f"{name} is cut off: {len(header)} of {HEADER_BYTES} header bytes are there.")
-        length = _length(header, name)
+        length = read_length(header, name)
         left = end - offset - FRAME_BYTES
         if length > left:
             raise FormatError(f"{name} is cut off: it has {length} bytes of payload, {max(left, 0)} are there.")
@@ -119,21 +119,22 @@ def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             file.seek(FOOTER_BYTES, os.SEEK_CUR)
         else:
             payload = read_fully(file, length)
-            _check_payload(payload, read_fully(file, FOOTER_BYTES), name)
+            check_payload(payload, read_fully(file, FOOTER_BYTES), name)
         yield offset, payload
         offset += length + FRAME_BYTES
         number += 1
 
 
-def _length(header: bytes, name: str) -> int:
-    (length,) = _LENGTH.unpack_from(header)
-    (crc,) = _CRC.unpack_from(header, _LENGTH.size)
-    if crc != masked_crc32c(header[: _LENGTH.size]):
+def read_length(header: bytes, name: str) -> int:
+    """Returns the length in the 12 bytes of a header; errors call the record `name`."""
+    length = decode_header(header)
+    if length is None:
         raise FormatError(f"{name} is damaged: the checksum of its length is wrong.")
-    return int(length)
+    return length
 
 
-def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
+def check_payload(payload: bytes, footer: bytes, name: str) -> None:
+    """Checks a payload against the 4 bytes after it; errors call the record `name`."""
     if footer != record_footer(payload):
         raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
 
@@ -154,7 +155,7 @@ def _read_large(read_at: ReadAt, begin: int, length: int, name: str) -> bytes:
     if read_at(begin + length, FOOTER_BYTES) != _CRC.pack(mask_crc(crc)):
         raise FormatError(f"{name} is damaged: the checksum of its {length} bytes of payload is wrong.")
     payload = read_at(begin, length)
-    _check_payload(payload, _CRC.pack(mask_crc(crc)), name)
+    check_payload(payload, _CRC.pack(mask_crc(crc)), name)
     return payload
 
 
