@@ -16,7 +16,6 @@ CONFIG = TrainConfig(pipeline=PipelineConfig(batch_size=512), output="run")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "vgg"}, "`model` must be small_cnn, resnet50 or module:function, got 'vgg'."),
         ({"epochs": 0}, "`epochs` must be at least 1, got 0."),
         ({"output": ""}, "`output` must be text in Unicode and not empty, got ''."),
         ({"learning_rate": 0.0}, "`learning_rate` must be above 0, got 0.0."),

@@ -1,6 +1,5 @@
 """Short trainings: they learn, count each image once, go on where they stopped, and export what they are."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.beam_jobs.datasets import make_dataset
 from tests.refusals import refusal
 from tests.training.conftest import COLORS, Train, make_interpreter, read_lines, stop_after
 from tfpipe.errors import ConfigError, DataError
@@ -131,18 +129,6 @@ def test_bfloat16_learns_nearly_the_same_and_int8_predicts_it(train: Train, colo
     assert losses[0] == pytest.approx(losses[1], rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": 1}, "begun with seed 0, got 1. Ask for the same to go on, or choose another folder."),
-        ({"batch_size": 16}, "begun with batch_size 8, got 16."),
-        ({"model": "small_cnn", "learning_rate": 0.5}, "begun with model own:linear, got small_cnn."),
-    ],
-)
-def test_another_run_in_the_same_folder_is_refused(train, undisturbed, options, message):
-    assert message in refusal(ConfigError, train, output=str(undisturbed), **options)
-
-
 def test_another_dataset_and_a_folder_with_other_files_are_refused(
     train: Train, undisturbed: Path, small_dataset: Path, tmp_path: Path
 ) -> None:
@@ -152,15 +138,6 @@ def test_another_dataset_and_a_folder_with_other_files_are_refused(
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"must be empty or hold a run, and holds thesis.txt"):
         train()
-
-
-def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:
-    table = tmp_path / "images.csv"
-    images = sorted((draw_images(tmp_path / "images") / "train").rglob("*.png"))
-    table.write_text("image\n" + "".join(f"{path}\n" for path in images))
-    make_dataset(table, tmp_path / "data", num_shards=1)
-    with pytest.raises(DataError, match=r"A classifier needs images and labels, and .*data lacks one\."):
-        train(dataset=tmp_path / "data")
 
 
 def test_a_process_that_sees_no_checkpoint_is_refused(train: Train, tmp_path: Path, monkeypatch):
