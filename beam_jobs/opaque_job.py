@@ -53,7 +53,7 @@ class OpaqueFolder(WorkingFolder):
     """The working folder of the job."""
 
     ending = ".tfpipe-opaque"
-    parts = ("sizes", "scratch", "rows", "data")
+    folders = ("sizes", "scratch", "rows", "data")
 
 
 @dataclass(frozen=True)

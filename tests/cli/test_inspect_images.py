@@ -62,12 +62,12 @@ def decode(address: str) -> Image.Image:
 
 
 def test_the_page_has_each_record(tfpipe: Tfpipe, boxes: Path) -> None:
-    facts = read_data(write_page(tfpipe, boxes, 10))
-    thumbnails = [decode(item.pop("image")) for item in facts["items"]]
+    page = read_data(write_page(tfpipe, boxes, 10))
+    thumbnails = [decode(item.pop("image")) for item in page["items"]]
     assert [image.format for image in thumbnails] == ["JPEG"] * 3
     assert [image.size for image in thumbnails] == [(200, 100), (100, 200), (210, 210)]
     sizes = [len(record.encoded) for record in data_source(load_manifest(str(boxes)), "train")]
-    assert facts == {
+    assert page == {
         "title": str(boxes),
         "splits": {"train": 3},
         "records": 3,
@@ -113,7 +113,7 @@ def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser
     browser.get_log("browser")
     browser.get(page.as_uri())
 
-    def list_places() -> list[str]:
+    def list_positions() -> list[str]:
         script = "return [...document.querySelectorAll('figure')].map(e => e.textContent.match(/train:\\d/)[0])"
         return list(browser.execute_script(script))
 
@@ -123,15 +123,15 @@ def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser
         browser.execute_script(f"{field}.value = {value!r}; {field}.dispatchEvent({event})")
 
     assert browser.title == str(boxes)
-    assert list_places() == ["train:0", "train:2", "train:1"]
+    assert list_positions() == ["train:0", "train:2", "train:1"]
     assert browser.execute_script("return document.querySelectorAll('figure i').length") == 1
     choose("order", "small")
-    assert list_places() == ["train:0", "train:1", "train:2"]
+    assert list_positions() == ["train:0", "train:1", "train:2"]
     choose("text", "HIGH one")
-    assert list_places() == ["train:1"]
+    assert list_positions() == ["train:1"]
     choose("text", "")
     choose("label", "=cat")
-    assert list_places() == ["train:0", "train:2"]
+    assert list_positions() == ["train:0", "train:2"]
     assert browser.find_element("css selector", "output").text == "2 of 3"
     assert HOSTILE in browser.execute_script("return document.querySelector('main').textContent")
     assert browser.get_log("browser") == []

@@ -81,7 +81,7 @@ def test_no_folder_for_temporary_files(tfpipe: Tfpipe, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("args", ["--version --json", "--json --version"])
-def test_the_versions_and_the_facts_for_a_bug_report(args: str, tfpipe: Tfpipe) -> None:
+def test_the_versions_and_the_machine_for_a_bug_report(args: str, tfpipe: Tfpipe) -> None:
     lines = tfpipe("--version").lines
     assert lines[:2] == [f"tfpipe {__version__}", f"Python {platform.python_version()}"]
     assert f"pillow {metadata.version('pillow')}" in lines
@@ -93,17 +93,17 @@ def test_the_versions_and_the_facts_for_a_bug_report(args: str, tfpipe: Tfpipe) 
     assert not [name for name in (str(ROOT), str(Path.home()), socket.gethostname()) if name in str(printed)]
 
 
-def test_the_facts_of_a_machine(tmp_path: Path) -> None:
+def test_what_is_told_of_a_machine(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Abacus 9000\n")
     (tmp_path / "proc" / "meminfo").write_text("MemTotal:       4000000 kB\nMemAvailable:   1000000 kB\n")
     (tmp_path / "dev").mkdir()
     for name in ("accel0", "accel1", "nvidia0", "nvidiactl"):
         (tmp_path / "dev" / name).touch()
-    facts = describe_installation(tmp_path)
-    assert facts["processor"] == "Abacus 9000"
-    assert (facts["memory_bytes"], facts["available_bytes"]) == (4_096_000_000, 1_024_000_000)
-    assert facts["devices"] == {"NVIDIA GPU": 1, "TPU": 2}
+    found = describe_installation(tmp_path)
+    assert found["processor"] == "Abacus 9000"
+    assert (found["memory_bytes"], found["available_bytes"]) == (4_096_000_000, 1_024_000_000)
+    assert found["devices"] == {"NVIDIA GPU": 1, "TPU": 2}
 
 
 # The commands that take a dataset, each with what else it needs.

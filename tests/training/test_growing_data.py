@@ -33,9 +33,9 @@ def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path,
     run = str(tmp_path / "run")
     assert not train(growing, stop=stop_after(12))["finished"]  # amid the second epoch
     grow(growing, tmp_path / "more")
-    held = find_begun_layer(load_manifest(str(growing)), run, "train")
-    assert held is not None
-    assert held.note == f"The run holds layer 1 of {growing}, which it began with; the newest is 2."
+    begun = find_begun_layer(load_manifest(str(growing)), run, "train")
+    assert begun is not None
+    assert begun.note == f"The run holds layer 1 of {growing}, which it began with; the newest is 2."
     assert train(growing)["finished"]
     assert read_lines(run) == read_lines(undisturbed)
 
@@ -49,22 +49,22 @@ def test_a_run_goes_on_without_what_was_deleted(train: Train, growing: Path, tmp
     victims = [rows[0].name, rows[3].name]
     grow(growing, tmp_path / "more")
     delete_records(str(growing), victims)
-    held = find_begun_layer(load_manifest(str(growing)), run, "train")
-    assert held is not None
-    assert held.note == (
+    begun = find_begun_layer(load_manifest(str(growing)), run, "train")
+    assert begun is not None
+    assert begun.note == (
         f"The run holds layer 1 of {growing}, which it began with; the newest is 3. 2 records of those it began with "
         "were deleted since, so it reads them no more."
     )
-    assert list(held.manifest.splits) == ["train", "validation"]
-    assert held.manifest.splits["train"].records == 48
+    assert list(begun.manifest.splits) == ["train", "validation"]
+    assert begun.manifest.splits["train"].records == 48
     assert train(output=run, **options)["finished"]
     saved = json.loads(Path(run, "run.json").read_text())
-    assert saved["dataset"].startswith(held.manifest.splits["train"].fingerprint[:16])
+    assert saved["dataset"].startswith(begun.manifest.splits["train"].fingerprint[:16])
     assert [old["until_step"] for old in saved["earlier_locks"]] == [3]
     # A step of then shows where the deleted records stood, and nothing else of them.
     with caplog.at_level(logging.WARNING):
         old = look_up_step(read_lock(f"{run}/run.json", step=1).open(), 1)
-    assert [one.getMessage() for one in caplog.records if one.name == "tfpipe.lookups.data_lock"] == [held.note]
+    assert [one.getMessage() for one in caplog.records if one.name == "tfpipe.lookups.data_lock"] == [begun.note]
     assert [row.number for row in old] == [row.number for row in rows]
     assert [row.deleted for row in old] == [row.name in victims for row in rows]
     assert [(row.name, row.label, row.box) for row in old if row.deleted] == [("", None, None)] * 2

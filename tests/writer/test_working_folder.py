@@ -10,7 +10,7 @@ from tfpipe.writer.working_folder import WorkingFolder, check_output
 
 class Rows(WorkingFolder):
     ending = ".rows"
-    parts = ("rows",)
+    folders = ("rows",)
 
 
 @pytest.fixture

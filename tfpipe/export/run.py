@@ -69,10 +69,10 @@ class ExportConfig:
 
 
 class Workshop(WorkingFolder):
-    """The working folder of an unfinished export. Besides what every job keeps it has `parts/`: unfinished files."""
+    """The working folder of an unfinished export; `unfinished/` holds the files that are being written."""
 
     ending = ".tfpipe-export"
-    parts = ("parts", "rows", "data")
+    folders = ("unfinished", "rows", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: 
 
 def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Tally, job: ShardJob) -> int:
     """Writes a shard, and returns the bytes of its file."""
-    target, temporary = workshop.result(f"{job.name}.{_ENDINGS[to]}"), workshop.path("parts", f"{job.name}.tmp")
+    target, temporary = workshop.result(f"{job.name}.{_ENDINGS[to]}"), workshop.path("unfinished", f"{job.name}.tmp")
     with file_io.create(target, temporary) as file:
         if to == "arrayrecord":
             _write_array_record(file, _count(read_payloads(job, manifest), job, progress))

@@ -35,7 +35,7 @@ _HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes")  # o
 
 
 @dataclass(frozen=True)
-class HeldLayer:
+class BegunLayer:
     """The layer of a dataset that a run began with, and from which it goes on reading."""
 
     begun: Manifest  # the layer as the run began with it; records deleted since are withheld
@@ -70,9 +70,9 @@ class DataLock:
         check_version(self.order, f"The lock of {self.data}")
         manifest = load_manifest(self.data)
         found = manifest.get_split(self.split).fingerprint
-        if found != self.fingerprint and (held := find_held(self.data, self._fits)) is not None:
-            _logger.warning("%s", held.note)
-            manifest = held.begun
+        if found != self.fingerprint and (old := find_begun(self.data, self._fits)) is not None:
+            _logger.warning("%s", old.note)
+            manifest = old.begun
         elif found != self.fingerprint:
             raise DataError(
                 f"{self.split!r} of {self.data} must have the records of the lock, {self.fingerprint[:16]}, and has "
@@ -136,7 +136,7 @@ def read_lock(path: str, step: int | None = None) -> DataLock:
     return DataLock(data, split, fingerprint, toml_json.build(PipelineConfig, config, path), order, columns)
 
 
-def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | None:
+def find_begun(address: str, fits: Callable[[Manifest], bool]) -> BegunLayer | None:
     """Finds the layer of a dataset that a run began with; None if no layer fits, or if `address` names a layer."""
     directory, name = split_address(address)
     if name.isdecimal():
@@ -158,7 +158,7 @@ def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | Non
         notes.append(
             f"{human_count(count, 'record')} of those it began with were deleted since, so it reads them no more."
         )
-    return HeldLayer(replace(begun, withheld=withheld), now, " ".join(notes))
+    return BegunLayer(replace(begun, withheld=withheld), now, " ".join(notes))
 
 
 def _list_numbers(manifest: Manifest, split: str) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from tfpipe.distribution.distribute import distribute_dataset, steps_per_epoch
 from tfpipe.distribution.strategy import get_host_index, list_workers, set_precision
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
-from tfpipe.lookups.data_lock import HeldLayer, find_held, lock_data
+from tfpipe.lookups.data_lock import BegunLayer, find_begun, lock_data
 from tfpipe.pipeline.stages import masked_sum
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.storage import file_io
@@ -280,12 +280,12 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
         raise ConfigError(f"A classifier needs one image a record, and {where} has several. {advice}")
 
 
-def find_begun_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
+def find_begun_layer(manifest: Manifest, output: str, split: str) -> BegunLayer | None:
     """Returns the layer that the run in a folder began with; None without a run, or if its records are unchanged."""
     saved = (RunDir(output).read_options() or {}).get("dataset")
     if saved is None or split not in manifest.splits or saved == _get_fingerprint(manifest, split):
         return None
-    return find_held(manifest.address, lambda state: split in state.splits and _get_fingerprint(state, split) == saved)
+    return find_begun(manifest.address, lambda state: split in state.splits and _get_fingerprint(state, split) == saved)
 
 
 def _get_fingerprint(manifest: Manifest, split: str) -> str:

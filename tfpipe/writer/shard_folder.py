@@ -67,7 +67,7 @@ class ShardFolder(WorkingFolder):
     ```
     """
 
-    parts = ("shards", "rows", "digests")
+    folders = ("shards", "rows", "digests")
 
     def place(self, name: str) -> str:
         """Returns the path of a shard, or of what lies beside it: its index, or the record info."""

@@ -27,7 +27,7 @@ class WorkingFolder:
     # The text after the output's path in the path of the working folder; in a bucket, its name inside the output.
     ending: ClassVar[str]
     # The folders inside that a run keeps from an earlier run of the same identity.
-    parts: ClassVar[tuple[str, ...]] = ()
+    folders: ClassVar[tuple[str, ...]] = ()
 
     @property
     def base(self) -> str:
@@ -36,13 +36,13 @@ class WorkingFolder:
             return f"{self.output}/{self.ending.removeprefix('/')}"
         return self.output + self.ending
 
-    def path(self, *parts: str) -> str:
+    def path(self, *names: str) -> str:
         """Returns a path in the working folder."""
-        return file_io.join(self.base, *parts)
+        return file_io.join(self.base, *names)
 
-    def result(self, *parts: str) -> str:
+    def result(self, *names: str) -> str:
         """Returns the path of a file of the result before `publish`; in a bucket, the path is final already."""
-        return file_io.join(self.output, *parts) if file_io.is_url(self.output) else self.path("data", *parts)
+        return file_io.join(self.output, *names) if file_io.is_url(self.output) else self.path("data", *names)
 
     @contextlib.contextmanager
     def lock(self, busy: str) -> Iterator[None]:
@@ -123,15 +123,15 @@ class WorkingFolder:
     def _prepare_local(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
         os.makedirs(self.base, exist_ok=True)
-        kept = {_LOCK, _PLAN, *self.parts} if self.read_identity() == identity.encode() else {_LOCK}
+        kept = {_LOCK, _PLAN, *self.folders} if self.read_identity() == identity.encode() else {_LOCK}
         for name in set(os.listdir(self.base)) - kept:
             path = self.path(name)
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-        for part in self.parts:
-            os.makedirs(self.path(part), exist_ok=True)
-            for name in os.listdir(self.path(part)):
+        for folder in self.folders:
+            os.makedirs(self.path(folder), exist_ok=True)
+            for name in os.listdir(self.path(folder)):
                 if name.endswith(".tmp"):  # a killed run was writing it
-                    os.remove(self.path(part, name))
+                    os.remove(self.path(folder, name))
         self.save_identity(identity.encode())
 
 

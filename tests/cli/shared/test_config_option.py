@@ -73,8 +73,8 @@ def test_the_help_shows_types_words_and_defaults() -> None:
 
 
 def test_an_option_knows_its_group_and_its_words() -> None:
-    places = {param.name: (param.group, param.rare) for param in command.params if isinstance(param, HelpOption)}
-    assert (places["num_files"], places["encoding"], places["rate"]) == (("Files", False), ("Files", True), ("", False))
+    shown = {param.name: (param.group, param.rare) for param in command.params if isinstance(param, HelpOption)}
+    assert (shown["num_files"], shown["encoding"], shown["rate"]) == (("Files", False), ("Files", True), ("", False))
     assert "'png' is not one of 'keep', 'jpeg'" in CliRunner().invoke(command, ["--encoding", "png"]).output
 
 
