@@ -63,15 +63,6 @@ def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     yield from _change_options(profile)
     yield from _add_cache(profile)
     yield from _store_otherwise(profile)
-    yield from _read_less(profile)
-
-
-def _read_less(profile: PipelineProfile) -> Iterator[Fix]:
-    dataset, left = profile.dataset, 1 - profile.dataset.unread_share
-    if profile.config.cache == "none" and dataset.unread_share >= _MUCH_UNREAD:
-        options = " ".join(f"--drop-feature {shlex.quote(name)}" for name in dataset.unread_features)
-        reason = f"{dataset.unread_share:.0%} of the bytes read are features that nobody reads."
-        yield write_anew(dataset, reason, profile.demand.read_less(left).scale({"read": left}), options)
 
 
 def write_anew(dataset: DatasetInfo, reason: str, demand: Demand, options: str = "") -> Fix:
@@ -266,7 +257,7 @@ def _move_cache(profile: PipelineProfile, name: str, num_bytes: float) -> Iterat
 
 
 def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields new shards: with images as small as the model allows, or with restart markers in JPEGs."""
+    """Yields new shards: with images as small as the model allows, restart markers in JPEGs, or fewer features."""
     dataset, short_side = profile.dataset, profile.dataset.short_side
     size = dataset.stored_size or dataset.mean_size
     if short_side and size and (smaller := scale_cpu(profile, "smaller")):
@@ -281,6 +272,11 @@ def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
     if seekable := scale_cpu(profile, "seekable"):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
         yield write_anew(dataset, reason, seekable, "--seekable")
+    if profile.config.cache == "none" and dataset.unread_share >= _MUCH_UNREAD:
+        options = " ".join(f"--drop-feature {shlex.quote(name)}" for name in dataset.unread_features)
+        left = 1 - dataset.unread_share
+        reason = f"{dataset.unread_share:.0%} of the bytes read are features that nobody reads."
+        yield write_anew(dataset, reason, profile.demand.read_less(left).scale({"read": left}), options)
 
 
 def scale_cpu(profile: PipelineProfile, change: TriedChange) -> Demand | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import tempfile
 import time
 from collections import Counter
@@ -175,26 +174,16 @@ def open_engine(folder: str, source: Source, config: PipelineConfig, payloads: S
 def _describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:
     """Returns the source of a dataset with only the given shards, whose records have the format of `source`."""
     split, manifest = source.split or "train", source.manifest
-    foreign = Foreign(".", source.image_key, source.label_key, source.label_base, "")
     if manifest is None:
+        foreign = Foreign(".", source.image_key, source.label_key, source.label_base, "")
         info = SplitInfo(split, shards, {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))
         manifest = Manifest(name="sample", splits={}, schema=source.schema, tool_version=__version__, foreign=foreign)
     else:
         info = replace(manifest.splits[split], shards=shards, chosen=None, unpacked_bytes=0)
-        manifest = manifest if manifest.foreign is None else replace(manifest, foreign=foreign)
-    return replace(
-        source,
-        files=tuple(os.path.join(folder, shard.file) for shard in shards),
-        total_bytes=info.bytes,
-        record_bytes=info.bytes / info.records,
-        shard_records=tuple(shard.records for shard in shards),
-        counted_records=None,
-        compression="",
-        manifest=replace(manifest, splits={split: info}, directory=folder, columns=(), version=""),
-        split=split,
-        file_bytes=tuple(shard.bytes for shard in shards),
-        chosen=None,
-    )
+        if manifest.foreign is not None:
+            manifest = replace(manifest, foreign=replace(manifest.foreign, root=".", compression=""))
+    manifest = replace(manifest, splits={split: info}, directory=folder, columns=(), version="")
+    return replace(Source.from_manifest(manifest, split), schema=source.schema, images=source.images)
 
 
 def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
