@@ -41,8 +41,7 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> List
     unpack = tuple(
         f"{name}/{shard.file}"
         for name, manifest in datasets.items()
-        for split in manifest.splits.values()
-        for shard in split.shards
+        for shard in _list_shards(manifest)
         if manifest.compression and shard.records
     )
     return Listing(merged.name, "", builder.finish(), merged.label_names, unpack=unpack, merged=merged)

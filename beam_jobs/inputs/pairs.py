@@ -134,8 +134,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
         _check_count(columns)
         columns_of_tars.append((len(images), of_tar))
         skipped += skipped_of_tar
-    num_images = len(builder)
-    if config.group_by and num_images and config.group_by not in columns:
+    if config.group_by and len(builder) and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
     images, typed = _type_columns(builder.finish(), list(columns), columns_of_tars, tars)
     # If some pairs have a single image, those that have only named images are left out.
@@ -144,8 +143,6 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     codes, texts = images.get_codes("label")
     has_class = np.array([text is not None for text in texts], bool)[codes]
     images = _keep(images, has_class, "pair without a class", skipped)
-    if not num_images:
-        return Listing(*folder.name_input(source), images, skipped=skipped)
     labels, label_names = order_classes(config, *number_labels(images.count_values("label"), config))
     images = set_classes(images, labels)
     return Listing(
