@@ -110,19 +110,14 @@ class RecordsJob:
         return manifest.fingerprint
 
 
-def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
-    """Returns joined hashes as an array of bytes [records]. NumPy ignores their trailing zeros in comparisons."""
-    return np.frombuffer(data, f"S{DIGEST_BYTES}")
-
-
 _MEMORY_BYTES = 32 << 20
 
 
 def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, int]:
-    """Writes a shard, or keeps a finished one with the same keys; returns it and the number of records that came.
+    """Writes a shard; returns it and the number of records that came.
 
-    The elements come in any order, and may be read twice. Memory holds 32 MiB of them and 32 bytes for each record;
-    the rest lies in a temporary file of this machine.
+    The elements come in any order. Memory holds 32 MiB of them and 32 bytes for each record; the rest lies in a
+    temporary file of this machine.
     """
     with explain_os_errors(f"write {file_io.join(job.output, file)}"):
         work = job.open()
@@ -131,9 +126,6 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
                 f"All workers must find this job in {work.base}, and this one does not. They must reach the output by "
                 "the same name, and no other job may write to it."
             )
-        finished = _find_finished(job, work, file, elements)
-        if finished is not None:
-            return finished
         with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as spool:
             digests, ends = bytearray(), array("q", [0])
             for digest, payload in elements:
@@ -146,23 +138,8 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
                 spool.seek(ends[number])
                 return spool.read(ends[number + 1] - ends[number])
 
-            written = _write(job, work, file, to_digests(digests), read)
+            written = _write(job, work, file, np.frombuffer(digests, f"S{DIGEST_BYTES}"), read)
             return written, written.info.records
-
-
-def _find_finished(
-    job: RecordsJob, work: WorkDir, file: str, elements: Iterable[Element]
-) -> tuple[WrittenShard, int] | None:
-    """Returns the shard of an earlier run if it is still whole and has the keys of the elements, and their number."""
-    try:
-        before = to_digests(file_io.read_whole(work.digests_path(file)))
-    except (OSError, ValueError):
-        return None
-    written = work.find_finished(file)
-    if written is None or len(before) != written.info.records:
-        return None
-    digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
-    return (written, len(digests)) if np.array_equal(digests, before) else None
 
 
 def _write(
@@ -182,12 +159,11 @@ def _write(
         for number in order.tolist():
             payload = read(number)
             writer.add(decode_example(payload), payload)
-        file_io.write_file(work.digests_path(file), digests.tobytes(), makes_folders=True)
     return writer.describe_shard(file)
 
 
 _ASSIGNED = tuple[int, tuple[bytes, bytes]]  # a shard's number and an `Element`, which Beam encodes without pickling
-_RECORDS, _SHARDS, _KEPT = (Metrics.counter("tfpipe", name) for name in ("records", "shards", "kept"))
+_RECORDS, _SHARDS = (Metrics.counter("tfpipe", name) for name in ("records", "shards"))
 _GOOGLE_OPTIONS = ("project", "no_auth", "impersonate_service_account")  # those that the store reads
 
 
@@ -202,7 +178,7 @@ class WriteRecords(beam.PTransform):
     give the same bytes on every run, and the shards differ a little in size.
 
     A shard appears whole or not at all, and the manifest comes last. When the same pipeline runs again after a failure,
-    shards that are finished are not written again, if the same keys come. The steps before this one do run again.
+    all steps run again, and its shards take the place of those that were there.
 
     Args:
         output: The directory of the dataset, as a path or URL (gs://, s3://, az://) that every worker reaches. It must
@@ -293,7 +269,6 @@ def _write_shard(
 ) -> tuple[int, tuple[WrittenShard, int]]:
     written = write_record_shard(job, files[number], elements)
     _SHARDS.inc()
-    _KEPT.inc(int(written[0].kept))
     return 0, written
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def read_ids(output: Path, split: str = "train") -> list[str]:
 
 
 def test_every_record_comes_back_as_from_tfpipe_write(tmp_path: Path) -> None:
-    assert write(tmp_path / "out", range(40)) == {"records": 40, "shards": 3, "kept": 0}
+    assert write(tmp_path / "out", range(40)) == {"records": 40, "shards": 3}
     expected = tfpipe.write(map(make_record, range(40)), tmp_path / "b" / "out", SCHEMA, num_shards=3, workers=0)
     manifest = tfpipe.load_manifest(str(tmp_path / "out"))
     train, other = manifest.splits["train"], expected.splits["train"]
@@ -69,7 +68,7 @@ def test_several_splits_and_shards_without_a_record(tmp_path: Path) -> None:
     assert read_ids(tmp_path / "out", "test") == ["r0"]
 
 
-def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkeypatch) -> None:
+def test_a_run_after_one_that_failed_writes_all_shards_again(tmp_path: Path, monkeypatch) -> None:
     def fail(*_: Any) -> str:
         raise DataError("The network is down.")
 
@@ -81,7 +80,7 @@ def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkey
     assert not (output / "manifest.json").exists()
     damaged = output / "train-00001-of-00003.tfrecord"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert write(output, range(40)) == {"records": 40, "shards": 3, "kept": 2}
+    write(output, range(40))
     write(tmp_path / "b" / "out", range(40))
     assert read_tree(output) == read_tree(tmp_path / "b" / "out")  # without the working folder
 
@@ -173,7 +172,7 @@ def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch) -> None:
     in_memory, _ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
     monkeypatch.setattr(write_records, "_MEMORY_BYTES", 100)
     on_disk, _ = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
-    assert (in_memory, on_disk.kept) == (on_disk, False)
+    assert in_memory == on_disk
     assert (on_disk.info.records, on_disk.stats.labels) == (20, {0: 10, 1: 10})
     assert read_tree(tmp_path / "a") == read_tree(tmp_path / "b")
 
@@ -197,18 +196,7 @@ def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeyp
         f"Could not write {tmp_path / 'out' / FILE}: No space left on device. Free some and run the same command again."
     )
     assert read_tree(tmp_path / "out").keys() == {".tfpipe/plan.json"}
-    assert not write_record_shard(job, FILE, ELEMENTS)[0].kept
-
-
-def test_a_finished_shard_is_kept_for_the_same_keys_only(tmp_path: Path) -> None:
-    job = prepare(tmp_path / "out")
-    written, _ = write_record_shard(job, FILE, ELEMENTS)
-    before = (tmp_path / "out" / FILE).stat()
-    prepare(tmp_path / "out")
-    assert write_record_shard(job, FILE, reversed(ELEMENTS)) == (replace(written, kept=True), 20)
-    assert (tmp_path / "out" / FILE).stat().st_ino == before.st_ino
-    more, _ = write_record_shard(job, FILE, [*ELEMENTS, make_element(20)])
-    assert (more.info.records, more.kept) == (21, False)
+    assert write_record_shard(job, FILE, ELEMENTS)[1] == 20
 
 
 def test_another_job_begins_anew(tmp_path: Path) -> None:
