@@ -13,8 +13,8 @@ from beam_jobs.plan.plan import DEFAULT_SPLIT, Plan
 from beam_jobs.shard_job import ShardResult
 from beam_jobs.shards.output_dir import make_plan_header
 from tfpipe._version import __version__
+from tfpipe.dataset.dataset_files import list_fingerprints
 from tfpipe.dataset.history import History
-from tfpipe.dataset.parts import list_fingerprints
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.catalog import Entry
 from tfpipe.format.image_form import ImageForm
@@ -64,7 +64,7 @@ class Append:
         """Refuses images whose records do not fit the dataset, or are in it already, before anything is written."""
         fingerprint = make_plan_header(self.config, plan).fingerprint
         for layer in self.history.list_layers("append", self.history.newest):
-            made = self.history.load_part(layer)
+            made = self.history.load_appended(layer)
             if made.fingerprint == fingerprint and not self._hides_some(layer):
                 known = len(self.history.join_shards(layer - 1).label_names)
                 raise AppendedBefore(Appended(self.dataset, layer, made.label_names[known:]))
@@ -91,7 +91,7 @@ class Append:
         """Returns whether records that a layer appended were deleted since."""
         later = self.history.catalog.layers[layer - 1 :]
         below, above = (self.history.join_shards(number).splits for number in (layer - 1, layer))
-        for name in self.history.load_part(layer).splits:
+        for name in self.history.load_appended(layer).splits:
             first, end = below[name].stored_records if name in below else 0, above[name].stored_records
             numbers = Hidden.join([entry.hidden[name] for entry in later if name in entry.hidden]).numbers
             if np.any((first <= numbers) & (numbers < end)):

@@ -113,7 +113,7 @@ class WorkDir(ShardFolder):
         """Returns a path in the dataset directory."""
         return file_io.join(self.output, *names)
 
-    def place(self, name: str) -> str:
+    def shard_path(self, name: str) -> str:
         """Returns the path of a shard, or of its index or record info."""
         return self.result(name)
 

@@ -169,7 +169,7 @@ def test_what_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch, caplog
     def refuse(path: str, _: Any) -> Any:
         raise OSError(errno.EROFS, "Read-only file system", path)
 
-    monkeypatch.setattr(cache_file, "hold_lock", refuse)
+    monkeypatch.setattr(cache_file, "lock_file", refuse)
     again = open_file(tmp_path)
     read(again, [2, 1], read_nothing)
     assert not caplog.text

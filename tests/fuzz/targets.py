@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.fuzz import seeds
-from tfpipe.dataset.parts import list_fingerprints, load_column, load_own_manifest, use_columns
+from tfpipe.dataset.dataset_files import list_fingerprints, load_column, load_own_manifest, use_columns
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.catalog import Entry, decode_catalog

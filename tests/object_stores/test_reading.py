@@ -274,7 +274,7 @@ def test_a_store_that_denies(amazon: Amazon, bucket: str, caplog) -> None:
         load_manifest(bucket)
     amazon.proxy.harm = lambda seen: 403 if seen.path.endswith("/catalog") else None
     assert load_manifest(bucket).splits["train"].records == 12
-    (told,) = (record.getMessage() for record in caplog.records if record.name == "tfpipe.dataset.parts")
+    (told,) = (record.getMessage() for record in caplog.records if record.name == "tfpipe.dataset.dataset_files")
     assert told.startswith(f"{bucket} is read without columns and layers, which cannot be looked up: {bucket}/catalog ")
 
 

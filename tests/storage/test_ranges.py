@@ -11,7 +11,7 @@ import pytest
 from tests.object_stores.folder_store import FolderStore, serve_to_this_process
 from tests.object_stores.proxy import Answer
 from tests.refusals import refusal
-from tfpipe.dataset.parts import check_readable
+from tfpipe.dataset.dataset_files import check_readable
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
 from tfpipe.storage import file_io, stores
 from tfpipe.storage.ranges import Range, RangeReader
@@ -71,7 +71,7 @@ def test_what_nobody_reads_is_dropped(store: FolderStore) -> None:
     reader = RangeReader(["gs://data/photos/a"])
     for begin in range(0, 100, 10):
         reader.announce([Range(0, begin, begin + 10)])
-    assert reader._held_bytes == 80  # eight times what was asked for at once
+    assert reader._unread_bytes == 80  # eight times what was asked for at once
     assert bytes(reader.read([Range(0, 0, 10)])[0]) == DATA[:10]
     reader._threads.shutdown()
     assert sorted(seen.range for seen in store.log) == sorted(
@@ -83,10 +83,10 @@ def test_what_was_read_too_far_is_dropped(store: FolderStore) -> None:
     reader = RangeReader(["gs://data/photos/a"])
     for begin in range(0, 300, 30):
         assert bytes(reader.read([Range(0, begin, begin + 10, begin + 30)])[0]) == DATA[begin : begin + 10]
-    assert reader._held_bytes == 10 * 20 <= 8 * 30
+    assert reader._unread_bytes == 10 * 20 <= 8 * 30
     for begin in range(300, 600, 30):
         reader.read([Range(0, begin, begin + 10, begin + 30)])
-    assert reader._held_bytes == 8 * 30
+    assert reader._unread_bytes == 8 * 30
 
 
 def test_many_parts_are_waited_for_at_once(store: FolderStore, monkeypatch) -> None:

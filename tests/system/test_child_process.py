@@ -12,7 +12,7 @@ import pytest
 
 from tests.beam_jobs.commands import wait_for
 from tests.conftest import ROOT
-from tfpipe.system.child_process import hold_interrupts
+from tfpipe.system.child_process import defer_interrupts
 
 OF_MULTIPROCESSING = """
 import multiprocessing, sys, time
@@ -64,7 +64,7 @@ def test_interrupts_come_after_the_block() -> None:
     steps: list[str] = []
 
     def interrupt() -> None:
-        with hold_interrupts():
+        with defer_interrupts():
             signal.raise_signal(signal.SIGINT)  # to this very thread: nobody can say when another one would get it
             steps.append("block")
         steps.append("after")
@@ -83,7 +83,7 @@ def test_interrupts_that_another_thread_receives_come_after_the_block_too() -> N
     announce.setblocking(False)
 
     def interrupt() -> None:
-        with hold_interrupts():
+        with defer_interrupts():
             signal.pthread_kill(other.ident or 0, signal.SIGINT)
             assert arrived.recv(1) == bytes([signal.SIGINT])  # Python writes it when the other thread has the signal
             steps.append("block")
@@ -104,6 +104,6 @@ def test_interrupts_that_another_thread_receives_come_after_the_block_too() -> N
 
 def test_a_process_that_starts_in_the_block_gets_no_interrupt() -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('done')"
-    with hold_interrupts():
+    with defer_interrupts():
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.communicate(timeout=60)[0] == "done\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.system.file_lock import hold_lock
+from tfpipe.system.file_lock import lock_file
 
 
 def fail() -> None:
@@ -18,31 +18,31 @@ def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        with hold_lock(path, fail):
+        with lock_file(path, fail):
             os.write(write, b"1")
             signal.pause()
     assert os.read(read, 1) == b"1"
     with pytest.raises(RuntimeError, match="held"):
-        hold_lock(path, fail).__enter__()
-    with hold_lock(path, lambda: os.kill(child, signal.SIGKILL)):  # and then it waits
+        lock_file(path, fail).__enter__()
+    with lock_file(path, lambda: os.kill(child, signal.SIGKILL)):  # and then it waits
         os.waitpid(child, 0)
         with pytest.raises(RuntimeError, match="held"):
-            hold_lock(path, fail).__enter__()
-    with hold_lock(path, fail):
+            lock_file(path, fail).__enter__()
+    with lock_file(path, fail):
         pass
 
 
 def test_a_lock_that_its_holder_removed_is_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    holder = hold_lock(str(path), fail)
+    holder = lock_file(str(path), fail)
     holder.__enter__()
 
     def let_go() -> None:
         path.unlink()
         holder.__exit__(None, None, None)
 
-    waiter = hold_lock(str(path), let_go)
+    waiter = lock_file(str(path), let_go)
     waiter.__enter__()  # which had opened the file before
     with pytest.raises(RuntimeError, match="held"):
-        hold_lock(str(path), fail).__enter__()
+        lock_file(str(path), fail).__enter__()
     waiter.__exit__(None, None, None)

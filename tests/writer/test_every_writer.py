@@ -36,7 +36,7 @@ from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
-from tfpipe.system.file_lock import hold_lock
+from tfpipe.system.file_lock import lock_file
 from tfpipe.views.choose import find_info, make_view, write_view
 from tfpipe.views.config import ViewConfig
 from tfpipe.writer.record_form import RecordForm
@@ -196,7 +196,7 @@ def test_without_pyarrow_no_info_are_written(tmp_path: Path, monkeypatch) -> Non
 def test_a_second_process_is_refused(inputs: Path, tmp_path: Path, name: str) -> None:
     write, place, work = WRITERS[name]
     output = tmp_path / "out"
-    with hold_lock(f"{output}{place}/lock", pytest.fail):
+    with lock_file(f"{output}{place}/lock", pytest.fail):
         message = refusal(DataError, write, inputs, output)
     assert message == f"Another process {work} {output}; wait until it is done."
     write(inputs, output)  # the lock that was left behind holds nobody up

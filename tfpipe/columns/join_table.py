@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tfpipe.columns.config import TableConfig
-from tfpipe.columns.write import NewColumn, Value, list_parts, load_for_column
+from tfpipe.columns.write import NewColumn, Value, list_layer_rows, load_for_column
+from tfpipe.dataset.dataset_files import check_local
 from tfpipe.dataset.load import load_manifest
-from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.fields import Field, Tensor, Text, Values
 from tfpipe.format.manifest import Manifest
@@ -60,8 +60,8 @@ def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int
     import duckdb
 
     table, directory = opened.path, change.directory
-    parts = list_parts(change.history, config.name)
-    schema = next((part.column.schema for part in parts if part.column is not None), None)
+    layers = list_layer_rows(change.history, config.name)
+    schema = next((layer.column.schema for layer in layers if layer.column is not None), None)
     identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
     try:
         fields = _follow(opened.describe(), None if config.replace else schema)
@@ -191,7 +191,7 @@ class _Table:
         if twice is not None:
             raise ConfigError(f"Each row of {self.path} must have another {self.key!r}, got {twice[0]!r} twice.")
         label = record_info.LABEL_ID if record_info.LABEL_ID in known.columns else "NULL"
-        taken = ", ".join(f"{quote(name)} AS value{place}_" for place, name in enumerate(self.names))
+        taken = ", ".join(f"{quote(name)} AS value{k}_" for k, name in enumerate(self.names))
         run(
             f"CREATE TABLE joined AS SELECT shard_, row_number_, split, {own} AS own_, {label} AS label_, "
             "COLUMNS('^(at_|value[0-9]+_)$') FROM numbered "
@@ -222,7 +222,7 @@ class _Table:
 
     def read(self, known: InfoTable, fields: Mapping[str, Field], shard: int) -> Iterator[Value]:
         """Yields the joined values of a shard's records; `shard` is its number, counted through all splits."""
-        taken = ", ".join(f"value{place}_" for place in range(len(fields)))
+        taken = ", ".join(f"value{k}_" for k in range(len(fields)))
         query = f"SELECT label_, at_ IS NOT NULL, {taken} FROM joined WHERE shard_ = ? ORDER BY row_number_"
         tensors = [isinstance(kind, Tensor) for kind in fields.values()]
         with known.connection.cursor() as cursor:

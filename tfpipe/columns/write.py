@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.columns.config import ColumnConfig
+from tfpipe.dataset.dataset_files import check_readable, hide_records, list_fingerprints, load_own_manifest
 from tfpipe.dataset.history import History
 from tfpipe.dataset.load import load_manifest
-from tfpipe.dataset.parts import check_readable, hide_records, list_fingerprints, load_own_manifest
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.fields import Field, Image, Images, Label, Mask
@@ -65,7 +65,7 @@ class ShardRows(NamedTuple):
 class LayerRows:
     """The records of one layer, and their values in a column."""
 
-    layer: int
+    number: int
     manifest: Manifest  # of the first layer, or of an appended one
     column: Manifest | None  # of the column's values for this layer; None if there are none yet
     shards: Mapping[str, int]  # the number of shards of each split in earlier layers
@@ -81,15 +81,15 @@ class LayerRows:
         return rows
 
 
-def list_parts(history: History, name: str) -> list[LayerRows]:
+def list_layer_rows(history: History, name: str) -> list[LayerRows]:
     """Lists the layers of a dataset that have records, each with the values of a column that it has already."""
-    shards, records, parts = Counter[str](), Counter[str](), []
-    for layer, column in history.load_column_parts(name, history.newest).items():
-        manifest = history.base if layer == 1 else history.load_part(layer)
-        parts.append(LayerRows(layer, manifest, column, dict(shards), dict(records)))
+    shards, records, layers = Counter[str](), Counter[str](), []
+    for number, column in history.load_column_layers(name, history.newest).items():
+        manifest = history.base if number == 1 else history.load_appended(number)
+        layers.append(LayerRows(number, manifest, column, dict(shards), dict(records)))
         shards.update({split: info.num_shards for split, info in manifest.splits.items()})
         records.update({split: info.stored_records for split, info in manifest.splits.items()})
-    return parts
+    return layers
 
 
 class NewColumn:
@@ -111,30 +111,30 @@ class NewColumn:
                 )
         self.manifest = change.history.load()
         self._change, self._config, self._form = change, config, RecordForm(schema)
-        self._parts = list_parts(change.history, config.name)
+        self._layers = list_layer_rows(change.history, config.name)
         self._identity, self._workers = identity, workers
 
     def list_written(self) -> list[LayerRows]:
         """Lists the layers whose values this very job has written: it was killed after that, or is repeated."""
-        return [part for part in self._parts if part.column is not None and self._has_entry(part)]
+        return [layer for layer in self._layers if layer.column is not None and self._has_entry(layer)]
 
     def list_lacking(self) -> list[LayerRows]:
         """Lists the layers whose values are to be written."""
-        return [part for part in self._parts if self._config.replace or part.column is None]
+        return [layer for layer in self._layers if self._config.replace or layer.column is None]
 
-    def _has_entry(self, part: LayerRows) -> bool:
+    def _has_entry(self, layer: LayerRows) -> bool:
         """Returns whether the catalog has the values of a layer as this very job writes them."""
-        entry = self._change.history.catalog.find("column", self._config.name, part.layer)
-        return entry is not None and entry.job == self._identify(part)
+        entry = self._change.history.catalog.find("column", self._config.name, layer.number)
+        return entry is not None and entry.job == self._identify(layer)
 
-    def choose_records(self, parts: Sequence[LayerRows]) -> Manifest:
+    def choose_records(self, layers: Sequence[LayerRows]) -> Manifest:
         """Returns the manifest of the dataset in which only the records of some layers are visible."""
-        manifest, others = self.manifest, [part for part in self._parts if part not in parts]
+        manifest, others = self.manifest, [layer for layer in self._layers if layer not in layers]
         for split in manifest.splits if others else ():
             numbers = [
-                part.records.get(split, 0) + np.arange(part.manifest.splits[split].records)
-                for part in others
-                if split in part.manifest.splits
+                layer.records.get(split, 0) + np.arange(layer.manifest.splits[split].records)
+                for layer in others
+                if split in layer.manifest.splits
             ]
             have = np.concatenate([np.empty(0, np.int64), *numbers])
             nothing = np.zeros(len(have), np.int64)
@@ -150,74 +150,75 @@ class NewColumn:
             raise ConfigError(f"{directory} has a column {config.name!r}. Give another `name`, or set `replace`.")
         if config.missing != "view":
             return
-        if len(self._parts) > 1:
+        if len(self._layers) > 1:
             raise ConfigError(
                 f"`missing` view is for a dataset without appended layers, and {directory} has some: "
                 "layers may get their values one after another, and a view does not grow. Set `missing` to default, "
                 "and make the view by `tfpipe view`."
             )
-        is_own = config.replace or self._has_entry(self._parts[0])  # whose folder somebody removed
+        is_own = config.replace or self._has_entry(self._layers[0])  # whose folder somebody removed
         if self._change.history.catalog.find("view", config.name) and not is_own:
             raise ConfigError(f"There is a view {config.name!r} already. Give the column another `name`.")
 
     def write(self, make: Make) -> None:
         """Writes the values of the layers that have none, each in a folder of its own."""
         config, busy = self._config, f"adds {self._config.name!r} to {self.manifest.directory}"
-        layers = [(part, self._plan_job(part)) for part in self.list_lacking()]
+        jobs = [(layer, self._plan_job(layer)) for layer in self.list_lacking()]
         with contextlib.ExitStack() as opened:
-            for part, job in layers:
+            for layer, job in jobs:
                 # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
                 if config.missing != "view" and file_io.exists(file_io.join(job.folder.output, file_names.MANIFEST)):
                     continue
-                opened.enter_context(job.folder.open(self._identify(part), busy))
-                put_together(job, config.name, self._write_shards(part, job, make), list_fingerprints(part.manifest))
+                opened.enter_context(job.folder.open(self._identify(layer), busy))
+                put_together(job, config.name, self._write_shards(layer, job, make), list_fingerprints(layer.manifest))
                 if not file_io.is_url(job.folder.output):
                     file_io.remove_tree(job.folder.output)  # of a run that was killed before it made the view
                 job.folder.publish()
-            entries = [self._make_entry(part, job) for part, job in layers]
+            entries = [self._make_entry(layer, job) for layer, job in jobs]
             if config.missing == "view":
-                view = self._make_view(*layers[0])
+                view = self._make_view(*jobs[0])
                 data = view.encode()
                 entries.append(self._change.make_view(view, data))
                 self._change.write(entries[-1].path, data)
             self._change.commit(entries)
-        for _, job in layers:
+        for _, job in jobs:
             job.folder.remove()  # also of a killed run
 
-    def _plan_job(self, part: LayerRows) -> WriteJob:
-        path = get_path("column", self._config.name, self._identify(part))
+    def _plan_job(self, layer: LayerRows) -> WriteJob:
+        path = get_path("column", self._config.name, self._identify(layer))
         output = check_output(file_io.join(self.manifest.directory, path), is_ours=lambda name: True)
         return WriteJob(WriteFolder(output), self._form, None, False, self._workers)
 
-    def _write_shards(self, part: LayerRows, job: WriteJob, make: Make) -> dict[str, list[WrittenShard]]:
+    def _write_shards(self, layer: LayerRows, job: WriteJob, make: Make) -> dict[str, list[WrittenShard]]:
         written = {}
-        for split, info in part.manifest.splits.items():
-            rows = part.list_rows(self.manifest, split)
+        for split, info in layer.manifest.splits.items():
+            rows = layer.list_rows(self.manifest, split)
             records = partial(_make_records, self._config, self._form, job.folder, make, rows)
             written[split] = write_split(job, split, info.num_shards, records)
         return written
 
-    def _make_entry(self, part: LayerRows, job: WriteJob) -> Entry:
+    def _make_entry(self, layer: LayerRows, job: WriteJob) -> Entry:
         """Returns the catalog's entry for the values of a layer, which must be written already."""
-        manifests = part.manifest, load_own_manifest(job.folder.output)
+        manifests = layer.manifest, load_own_manifest(job.folder.output)
         below, made = map(list_fingerprints, manifests)
-        return Entry("column", self._identify(part), part.layer, self._config.name, below, made)
+        return Entry("column", self._identify(layer), layer.number, self._config.name, below, made)
 
-    def _identify(self, part: LayerRows) -> str:
+    def _identify(self, layer: LayerRows) -> str:
         """Returns the identity of the job that writes the values of the records of a layer."""
-        replaced = part.column.directory if part.column is not None and self._config.replace else ""
-        values = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(part.manifest)]
+        replaced = layer.column.directory if layer.column is not None and self._config.replace else ""
+        values = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(layer.manifest)]
         return hash_values(*values, os.path.basename(replaced), *self._identity)
 
     def _check_features(self) -> None:
         """Refuses features whose names the dataset has, or that differ from the column's features in other layers."""
         columns = [one for one in self.manifest.columns if one.name != self._config.name or not self._config.replace]
         schema, old = self._form.schema, replace(self.manifest, columns=tuple(columns)).full_schema
-        for part in self._parts if len(self._parts) > 1 and not self._config.replace else ():
-            if part.column is not None and part.column.schema != schema:
+        for layer in self._layers if len(self._layers) > 1 and not self._config.replace else ():
+            if layer.column is not None and layer.column.schema != schema:
+                names = ", ".join(layer.column.schema.names)
                 raise ConfigError(
-                    f"The features must be those in {part.column.directory}, {', '.join(part.column.schema.names)}, of "
-                    f"the same types, got {', '.join(schema.names)}."
+                    f"The features must be those in {layer.column.directory}, {names}, of the same types, got "
+                    f"{', '.join(schema.names)}."
                 )
         for name in schema.names:
             for column in columns:
@@ -235,7 +236,7 @@ class NewColumn:
             raise ConfigError(f"`default` must name features of {', '.join(schema.names)}, got {unknown[0]!r}.")
         self._form.check(make_default(self._form, self._config.default))
 
-    def _make_view(self, part: LayerRows, job: WriteJob) -> View:
+    def _make_view(self, layer: LayerRows, job: WriteJob) -> View:
         splits, manifest = {}, self.manifest
         for split, info in manifest.splits.items():
             names = (file_names.shard_name(split, number, info.num_shards) for number in range(info.num_shards))
@@ -245,7 +246,7 @@ class NewColumn:
             splits[split] = make_view_split(manifest, split, numbers, notes[numbers])
         if not any(split.records for split in splits.values()):
             raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
-        return View(self._config.name, splits, {"where": f"column {self._identify(part)}"})
+        return View(self._config.name, splits, {"where": f"column {self._identify(layer)}"})
 
 
 def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tfpipe.dataset.parts import (
+from tfpipe.dataset.dataset_files import (
     find_misfit,
     hide_records,
     list_fingerprints,
@@ -117,28 +117,28 @@ class History:
         if not appended:
             return replace(self.base, layer=number)
         if appended not in self.joined:
-            parts = [self.base, *map(self.load_part, appended)]
+            manifests = [self.base, *map(self.load_appended, appended)]
             folders = ["", *(self.get_layer(layer).path for layer in appended)]
-            self.joined[appended] = join_manifests(parts, folders)
+            self.joined[appended] = join_manifests(manifests, folders)
         return replace(self.joined[appended], layer=number)
 
     def count_records(self) -> dict[str, int]:
         """Counts the records of each split in the shards of the newest layer, hidden ones too."""
         return {name: info.stored_records for name, info in self.join_shards(self.newest).splits.items()}
 
-    def load_part(self, number: int) -> Manifest:
+    def load_appended(self, number: int) -> Manifest:
         """Returns the manifest of the records that a layer appended."""
         if number not in self.opened:
             entry = self.get_layer(number)
             directory = file_io.join(self.base.directory, entry.path)
             try:
-                part = load_own_manifest(directory)
+                appended = load_own_manifest(directory)
             except DataError as error:
                 raise FormatError(f"The records of layer {number} are missing: {error}") from None
-            if list_fingerprints(part) != entry.made:
+            if list_fingerprints(appended) != entry.made:
                 path = file_io.join(directory, file_names.MANIFEST)
                 raise FormatError(f"{path} is not that of the records that layer {number} appended. Copy it again.")
-            self.opened[number] = part
+            self.opened[number] = appended
         return self.opened[number]
 
     def get_layer(self, number: int) -> Entry:
@@ -157,31 +157,31 @@ class History:
 
     def load_column(self, name: str, number: int) -> Manifest | None:
         """Returns the manifest of a column at layer `number`; None, with a warning, if some records lack values."""
-        parts = self.load_column_parts(name, number)
-        lacking = next((layer for layer, part in parts.items() if part is None), None)
+        layers = self.load_column_layers(name, number)
+        lacking = next((layer for layer, column in layers.items() if column is None), None)
         if lacking is not None:
-            if any(parts.values()):
+            if any(layers.values()):
                 self._warn(name, lacking)
             return None
-        found = [part for part in parts.values() if part is not None]
+        found = [column for column in layers.values() if column is not None]
         if len(found) == 1:
             return found[0]
-        folders = [f"{file_names.COLUMNS_DIR}/{os.path.basename(part.directory)}" for part in found]
+        folders = [f"{file_names.COLUMNS_DIR}/{os.path.basename(column.directory)}" for column in found]
         return replace(join_manifests(found, folders), directory=self.base.directory)
 
-    def load_column_parts(self, name: str, number: int) -> dict[int, Manifest | None]:
+    def load_column_layers(self, name: str, number: int) -> dict[int, Manifest | None]:
         """Returns a column's manifest for each layer that added records; None for a layer without values."""
-        parts = dict[int, Manifest | None]()
+        layers = dict[int, Manifest | None]()
         for layer in (1, *self.list_layers("append", number)):
             entry = self.catalog.find("column", name, layer)
-            records = self.base if layer == 1 else self.load_part(layer)
-            parts[layer] = None if entry is None else load_column(records, entry, self.base.directory)
-        return parts
+            records = self.base if layer == 1 else self.load_appended(layer)
+            layers[layer] = None if entry is None else load_column(records, entry, self.base.directory)
+        return layers
 
     def _warn(self, column: str, layer: int) -> None:
         if (self.base.directory, column, layer) not in _WARNED:
             _WARNED.add((self.base.directory, column, layer))
-            counts = (self.base if layer == 1 else self.load_part(layer)).splits.values()
+            counts = (self.base if layer == 1 else self.load_appended(layer)).splits.values()
             _logger.warning(
                 "The column %r has no values for the %s of layer %d, so it is not read. Add them: tfpipe add %s TABLE "
                 "--name %s",

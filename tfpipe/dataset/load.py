@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from typing import TypeVar
 
+from tfpipe.dataset.dataset_files import load_own_manifest
 from tfpipe.dataset.history import History
-from tfpipe.dataset.parts import load_own_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.units import shorten

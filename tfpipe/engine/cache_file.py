@@ -39,7 +39,7 @@ from tfpipe.native.records import read_records
 from tfpipe.storage import file_io
 from tfpipe.storage.local import open_descriptor
 from tfpipe.system import host_limits
-from tfpipe.system.file_lock import hold_lock, open_no_link
+from tfpipe.system.file_lock import lock_file, open_no_link
 from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.units import human_bytes
@@ -172,7 +172,7 @@ class CacheFile:
 
     def _make(self) -> None:
         """Creates the file, in place of one that is another cache, unless another process has done so first."""
-        with hold_lock(self.path, lambda: None) as old:
+        with lock_file(self.path, lambda: None) as old:
             with open(self.path, "rb") as file:
                 if file.read(len(self._head)) == self._head and os.fstat(file.fileno()).st_size >= self._table_end:
                     return
@@ -216,7 +216,7 @@ class CacheFile:
 
     def _write(self, numbers: IntArray, payloads: Payloads) -> None:
         """Appends records to the file, without those that another process has written meanwhile."""
-        with hold_lock(self.path, lambda: None) as file, open(self.path, "r+b", buffering=0) as table:
+        with lock_file(self.path, lambda: None) as file, open(self.path, "r+b", buffering=0) as table:
             if not os.path.samestat(os.fstat(file.fileno()), os.fstat(self._descriptor)):
                 raise DataError(f"The cache {self.path} was removed or made anew by another program.")
             begin = end = os.lseek(file.fileno(), 0, os.SEEK_END)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.dataset.parts import check_readable, check_unchanged
+from tfpipe.dataset.dataset_files import check_readable, check_unchanged
 from tfpipe.engine.parse import BadRecord, RecordBlock, join_block, parse_columns, parse_records, take_memory
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import chain, groupby
 
 from tfpipe._version import __version__
+from tfpipe.dataset.dataset_files import load_own_manifest, use_columns
 from tfpipe.dataset.history import History
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import load_own_manifest, use_columns
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tfpipe.dataset.dataset_files import list_unnamed, load_column, load_own_manifest
 from tfpipe.dataset.history import History
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import list_unnamed, load_column, load_own_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.catalog import Entry
@@ -283,7 +283,7 @@ def _check_folder(
     path = file_io.join(history.base.directory, entry.path)
     try:
         if entry.kind == "column":
-            records = history.base if entry.number == 1 else history.load_part(entry.number)
+            records = history.base if entry.number == 1 else history.load_appended(entry.number)
             if load_column(records, entry, history.base.directory) is None:
                 return
         found = verify(path, options, observer)

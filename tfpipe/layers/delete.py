@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.dataset.parts import check_local
+from tfpipe.dataset.dataset_files import check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest

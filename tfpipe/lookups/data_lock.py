@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset.dataset_files import load_view
 from tfpipe.dataset.history import load_history
 from tfpipe.dataset.load import load_manifest, split_address
-from tfpipe.dataset.parts import load_view
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import ORDER_VERSION, check_version

@@ -16,7 +16,7 @@ from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.service.config import ServiceConfig, read_file
 from tfpipe.storage.file_io import resolve_links
 from tfpipe.system import host_limits
-from tfpipe.system.child_process import die_with_parent, hold_interrupts
+from tfpipe.system.child_process import defer_interrupts, die_with_parent
 from tfpipe.system.extras import importing
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Service:
         context = multiprocessing.get_context("spawn")
         ready, child = context.Pipe(duplex=False)
         process = context.Process(target=_run_worker, args=(child, port, *self._settings), daemon=True)
-        with hold_interrupts():  # no signal must reach a process that is half started
+        with defer_interrupts():  # no signal must reach a process that is half started
             process.start()
         child.close()  # so that `recv` raises EOFError if the child ends
         try:

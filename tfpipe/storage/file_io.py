@@ -35,13 +35,13 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def join(base: str, *parts: str) -> str:
-    """Returns `base` with `parts` below it. An absolute part or a URL drops those before it, as in `os.path.join`."""
-    for part in parts:
-        if is_url(part):
-            base = part
+def join(base: str, *names: str) -> str:
+    """Returns `base` with `names` below it. An absolute name or a URL drops those before it, as in `os.path.join`."""
+    for name in names:
+        if is_url(name):
+            base = name
         else:
-            base = posixpath.join(base, part) if is_url(base) else os.path.join(base, part)
+            base = posixpath.join(base, name) if is_url(base) else os.path.join(base, name)
     return base
 
 
@@ -296,12 +296,12 @@ def find(pattern: str) -> list[str]:
     """Returns the files that match a pattern with `*`, `?` or `[...]`, sorted by name; an empty list if none does."""
     if not is_url(pattern):
         return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
-    parts = pattern.split("/")
-    fixed = next((k for k, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    base = "/".join(parts[:fixed])
-    listed = list_children(base) if fixed == len(parts) - 1 else list_tree(base)
-    names = (name for name, _ in listed if name.count("/") == len(parts) - fixed - 1)
-    return sorted(f"{base}/{name}" for name in names if all(map(fnmatch.fnmatchcase, name.split("/"), parts[fixed:])))
+    levels = pattern.split("/")
+    fixed = next((k for k, level in enumerate(levels) if glob.has_magic(level)), len(levels) - 1)
+    base = "/".join(levels[:fixed])
+    listed = list_children(base) if fixed == len(levels) - 1 else list_tree(base)
+    names = (name for name, _ in listed if name.count("/") == len(levels) - fixed - 1)
+    return sorted(f"{base}/{name}" for name in names if all(map(fnmatch.fnmatchcase, name.split("/"), levels[fixed:])))
 
 
 def rename(source: str, target: str) -> None:

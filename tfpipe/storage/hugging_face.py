@@ -139,13 +139,13 @@ class HuggingFaceStore(FileStore):
             return self._files.resolve_path(url)
 
     def _commit(self, url: str, operations: Sequence[Any], verb: str) -> None:
-        place = self._resolve(url)
+        resolved = self._resolve(url)
         with self._explain(url):
             self._hub.HfApi().create_commit(
-                place.repo_id,
+                resolved.repo_id,
                 operations,
-                repo_type=place.repo_type,
-                revision=place.revision,
+                repo_type=resolved.repo_type,
+                revision=resolved.revision,
                 commit_message=f"{verb} {operations[0].path_in_repo}",
             )
         self._files.invalidate_cache()

@@ -14,20 +14,20 @@ from tfpipe.storage.stores import get_store
 from tfpipe.system.host_limits import usable_cpus
 
 _THREADS_PER_CORE, _MOST_THREADS = 48, 512  # a core decodes about as many images as 48 requests of 50 ms bring
-_HELD_ANNOUNCEMENTS = 8  # nearly all ranges are read; those left at the end of an epoch are dropped in time
+_KEPT_ANNOUNCEMENTS = 8  # nearly all ranges are read; those left at the end of an epoch are dropped in time
 
 
 class Range(NamedTuple):
     """A byte range of an object."""
 
-    place: int  # the index of the object in the reader's list
+    object: int  # the index of the object in the reader's list
     begin: int  # the first byte
     end: int  # the byte after the last one
     stop: int = 0  # the end of the request, as the next bytes are needed soon; 0 for `end`
 
 
 @dataclass(eq=False)
-class _Held:
+class _Request:
     """A byte range that was requested from the store, and may be read later."""
 
     number: int  # the requests are numbered in order
@@ -43,72 +43,68 @@ class RangeReader:
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = tuple(urls)
         self._lock = threading.Lock()  # guards what follows
-        self._held: dict[int, list[_Held]] = {}
-        self._held_bytes = self._most_bytes = self._count = 0
+        self._requests: dict[int, list[_Request]] = {}
+        self._unread_bytes = self._most_bytes = self._count = 0
         self._threads = ThreadPoolExecutor(min(_THREADS_PER_CORE * usable_cpus(), _MOST_THREADS), "tfpipe-store")
 
     def announce(self, ranges: Sequence[Range]) -> None:
         """Starts requests for ranges that will be read soon, each up to its `stop`."""
         self._check_process()
         with self._lock:
-            asked = sum(self._hold(one)[1] for one in ranges)
+            asked = sum(self._request(one)[1] for one in ranges)
             self._drop_oldest(asked)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Reads ranges, all at once; new requests fetch up to `stop`. Returns fewer bytes at the end of an object."""
         self._check_process()
         with self._lock:
-            held = [self._hold(one) for one in ranges]
-            parts = [part for part, _ in held]
-            for one, part in zip(ranges, parts, strict=True):
-                self._take(one, part)
-            self._drop_oldest(sum(asked for _, asked in held))
+            found = [self._request(one) for one in ranges]
+            requests = [request for request, _ in found]
+            for one, request in zip(ranges, requests, strict=True):
+                self._take(one, request)
+            self._drop_oldest(sum(asked for _, asked in found))
         frames = []
-        for one, part in zip(ranges, parts, strict=True):
+        for one, request in zip(ranges, requests, strict=True):
             try:
-                frames.append(part.data.result()[one.begin - part.begin : one.end - part.begin])
+                frames.append(request.data.result()[one.begin - request.begin : one.end - request.begin])
             except BaseException:  # so that the next read requests the range again
-                self._drop(one.place, part)
+                self._drop(one.object, request)
                 raise
         return frames
 
-    def _find_held(self, one: Range) -> _Held | None:
-        held = self._held.get(one.place, ())
-        return next((part for part in held if part.begin <= one.begin and one.end <= part.end), None)
-
-    def _hold(self, one: Range) -> tuple[_Held, int]:
+    def _request(self, one: Range) -> tuple[_Request, int]:
         """Returns the request that covers a range, and its bytes if it is new, 0 if it was made before."""
-        held = self._find_held(one)
-        if held is not None:
-            return held, 0
+        for request in self._requests.get(one.object, ()):
+            if request.begin <= one.begin and one.end <= request.end:
+                return request, 0
         end = max(one.end, one.stop)
-        data = self._threads.submit(_read, self._urls[one.place], one.begin, end)
-        held = _Held(self._count, one.begin, end, data, end - one.begin)
+        data = self._threads.submit(_read, self._urls[one.object], one.begin, end)
+        request = _Request(self._count, one.begin, end, data, end - one.begin)
         self._count += 1
-        self._held.setdefault(one.place, []).append(held)
-        self._held_bytes += held.unread
-        return held, held.unread
+        self._requests.setdefault(one.object, []).append(request)
+        self._unread_bytes += request.unread
+        return request, request.unread
 
-    def _take(self, one: Range, part: _Held) -> None:
+    def _take(self, one: Range, request: _Request) -> None:
         """Counts a range as read, and drops its request once all bytes of that are read."""
-        size = min(one.end - one.begin, part.unread)
-        part.unread -= size
-        self._held_bytes -= size
-        if not part.unread and part in self._held[one.place]:
-            self._held[one.place].remove(part)
+        size = min(one.end - one.begin, request.unread)
+        request.unread -= size
+        self._unread_bytes -= size
+        if not request.unread and request in self._requests[one.object]:
+            self._requests[one.object].remove(request)
 
-    def _drop(self, place: int, part: _Held) -> None:
+    def _drop(self, number: int, request: _Request) -> None:
         with self._lock:
-            if part in self._held[place]:
-                self._held[place].remove(part)
-                self._held_bytes -= part.unread
+            if request in self._requests[number]:
+                self._requests[number].remove(request)
+                self._unread_bytes -= request.unread
 
     def _drop_oldest(self, asked: int) -> None:
         """Drops the oldest unread requests if they keep many times the bytes of the largest call."""
         self._most_bytes = max(self._most_bytes, asked)
-        while self._held_bytes > _HELD_ANNOUNCEMENTS * self._most_bytes:
-            oldest = min((parts for parts in self._held.values() if parts), key=lambda parts: parts[0].number)
-            self._held_bytes -= oldest.pop(0).unread
+        while self._unread_bytes > _KEPT_ANNOUNCEMENTS * self._most_bytes:
+            oldest = min((each for each in self._requests.values() if each), key=lambda each: each[0].number)
+            self._unread_bytes -= oldest.pop(0).unread
 
     def _check_process(self) -> None:
         """Refuses a forked process: its copy of the lock may stay locked forever, and it has no threads."""

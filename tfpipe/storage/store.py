@@ -322,10 +322,10 @@ class Store(FileStore):
 
 def _without_markers(entries: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """Leaves out the empty objects by which other tools mark a folder. obstore drops the slash at their end."""
-    held: tuple[str, int] | None = None
+    previous: tuple[str, int] | None = None
     for entry in entries:
-        if held is not None and not (held[1] == 0 and entry[0].startswith(f"{held[0]}/")):
-            yield held
-        held = entry
-    if held is not None:
-        yield held
+        if previous is not None and not (previous[1] == 0 and entry[0].startswith(f"{previous[0]}/")):
+            yield previous
+        previous = entry
+    if previous is not None:
+        yield previous

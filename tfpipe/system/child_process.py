@@ -25,7 +25,7 @@ def die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def hold_interrupts() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Keeps Ctrl-C from the processes that the block starts; this process gets it after the block.
 
     Without it, a process that is interrupted before its first line prints a traceback.
@@ -35,19 +35,19 @@ def hold_interrupts() -> Iterator[None]:
     resource_tracker.ensure_running()  # multiprocessing starts it before a process, and lets interrupts in again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # The mask holds for this thread and for the processes it starts. The kernel may give the signal to another thread
-    # of this process; Python then runs the handler in the main thread, so the handler is held back too.
-    held: list[int] = []
+    # of this process; Python then runs the handler in the main thread, so the handler is deferred too.
+    pending: list[int] = []
     handler = signal.getsignal(signal.SIGINT)  # None if it was not set from Python, and so cannot be set again
-    is_held = handler is not None and threading.current_thread() is threading.main_thread()
-    if is_held:
-        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    is_deferred = handler is not None and threading.current_thread() is threading.main_thread()
+    if is_deferred:
+        signal.signal(signal.SIGINT, lambda number, _: pending.append(number))
     try:
         yield
     finally:
-        if is_held:
+        if is_deferred:
             signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if held:
+        if pending:
             signal.raise_signal(signal.SIGINT)
 
 

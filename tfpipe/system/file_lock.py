@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
+def lock_file(path: str, when_locked: Callable[[], None]) -> Iterator[BinaryIO]:
     """Holds a lock on a file during the block, and for as long as a child process keeps the file open.
 
-    If another process holds it, `when_held` is called, and may raise; else this process waits. A holder may delete it.
+    If another process has it, `when_locked` is called, and may raise; else this process waits. A holder may delete it.
     """
     while True:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -22,7 +22,7 @@ def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                when_held()
+                when_locked()
                 fcntl.flock(file, fcntl.LOCK_EX)
             if _is_at(path, file):
                 yield file

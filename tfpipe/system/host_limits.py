@@ -131,21 +131,21 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
         groups |= dict.fromkeys(controllers.split(","), Path(path))
     for line in _text(root / "proc/self/mountinfo").splitlines():  # proc_pid_mountinfo(5)
         left, _, right = line.partition(" - ")
-        if len(place := left.split()) < 5 or len(kind := right.split()) < 3:
+        if len(mounted := left.split()) < 5 or len(kind := right.split()) < 3:
             continue
         version_2 = kind[0] == "cgroup2"
         if not version_2 and (kind[0] != "cgroup" or controller not in kind[2].split(",")):
             continue
         # Spaces and the like are escaped as octal numbers.
-        top, mount = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path) for path in place[3:5])
+        top, mount = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path) for path in mounted[3:5])
         group = groups.get("" if version_2 else controller)
         if group is None:
             continue
         folder = root / mount.lstrip("/")
         yield folder
         inside = group.parts[len(Path(top).parts) :] if group.is_relative_to(top) else ()
-        for part in () if ".." in inside else inside:
-            folder = folder / part
+        for name in () if ".." in inside else inside:
+            folder = folder / name
             yield folder
 
 

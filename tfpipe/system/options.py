@@ -112,12 +112,12 @@ class Number(Kind):
 
     def refuse(self, value: Any) -> str | None:
         """Refuses a value that is neither a number within the limits nor `word`."""
-        holds = is_number(value) and (
+        fits = is_number(value) and (
             (self.above is None or value > self.above)
             and (self.at_least is None or value >= self.at_least)
             and (self.below is None or value < self.below)
         )
-        return None if holds or (self.word is not None and value == self.word) else f"be {self._limits}"
+        return None if fits or (self.word is not None and value == self.word) else f"be {self._limits}"
 
     @property
     def _limits(self) -> str:
@@ -144,9 +144,9 @@ class Shares(Kind):
 
     def check(self, name: str, value: Any) -> None:
         """Checks that each share is in (0, 1], and that all add up to 1."""
-        for part, share in value.items():
+        for split, share in value.items():
             if not 0 < share <= 1:
-                raise ConfigError(f"The share of split {part!r} must be above 0 and at most 1, got {share}.")
+                raise ConfigError(f"The share of split {split!r} must be above 0 and at most 1, got {share}.")
         if value and not math.isclose(sum(value.values()), 1, abs_tol=1e-6):
             raise ConfigError(f"The shares of `{name}` must add up to 1, got {sum(value.values()):g}.")
 
@@ -342,8 +342,8 @@ def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
 
 def get_value(config: Any, name: str) -> Any:
     """Returns the value of an option, which may be one of a nested object, as in "tf_data.cycle_length"."""
-    for part in name.split("."):
-        config = getattr(config, part)
+    for each in name.split("."):
+        config = getattr(config, each)
     return config
 
 

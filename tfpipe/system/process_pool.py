@@ -17,7 +17,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 from tfpipe.errors import DataError
-from tfpipe.system.child_process import die_with_parent, hold_interrupts
+from tfpipe.system.child_process import defer_interrupts, die_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class WorkerPool:
             for item in items:
                 # `submit` may start a process. If an interrupt came before the pool knows that process, nobody would
                 # kill it, and it would print a traceback when it does not find its parent.
-                with hold_interrupts(), contextlib.nullcontext() if self.runs_script else _without_script():
+                with defer_interrupts(), contextlib.nullcontext() if self.runs_script else _without_script():
                     pending.add(executor.submit(_call, item))
                 if len(pending) >= workers * _QUEUED_PER_WORKER:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.dataset.parts import check_links, check_local
+from tfpipe.dataset.dataset_files import check_links, check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format import file_names
@@ -195,9 +195,9 @@ def open_info(manifest: Manifest) -> Iterator[InfoTable]:
             names = [name for name in record_info.list_columns(column) if name not in taken]
             taken |= set(names)
             if names:
-                place = os.path.join(folder, column.name)
-                os.mkdir(place)
-                found = (find_info(column, split, place, threads) for split in manifest.splits)
+                column_folder = os.path.join(folder, column.name)
+                os.mkdir(column_folder)
+                found = (find_info(column, split, column_folder, threads) for split in manifest.splits)
                 added.append((names, [path for paths in found for path in paths]))
         with duckdb.connect() as connection:
             connection.execute(

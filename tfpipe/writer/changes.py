@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfpipe.dataset.dataset_files import check_links, list_fingerprints, list_unnamed
 from tfpipe.dataset.history import History, load_history
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import check_links, list_fingerprints, list_unnamed
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.catalog import Catalog, Entry, Kind

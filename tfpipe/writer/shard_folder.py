@@ -69,7 +69,7 @@ class ShardFolder(WorkingFolder):
 
     folders = ("shards", "rows", "digests")
 
-    def place(self, name: str) -> str:
+    def shard_path(self, name: str) -> str:
         """Returns the path of a shard, or of what lies beside it: its index, or the record info."""
         return self.path("shards", name)
 
@@ -91,14 +91,14 @@ class ShardFolder(WorkingFolder):
     ) -> Iterator[ShardWriter]:
         """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
         info = RecordInfo.of_new_shard(schema, label_names)
-        with file_io.create(self.place(file), self.temporary(file), makes_folders=True) as out:
+        with file_io.create(self.shard_path(file), self.temporary(file), makes_folders=True) as out:
             writer = ShardWriter(out, count, info)
             yield writer
         written = writer.describe_shard(file)
-        file_io.write_file(self.place(index_name(file)), writer.index, self.temporary(file), makes_folders=True)
+        file_io.write_file(self.shard_path(index_name(file)), writer.index, self.temporary(file), makes_folders=True)
         if info is not None:
             data = info.encode(written.info.sha256)
-            file_io.write_file(self.place(info_name(file)), data, self.temporary(file), makes_folders=True)
+            file_io.write_file(self.shard_path(info_name(file)), data, self.temporary(file), makes_folders=True)
         self.save_written(written)
 
     def save_written(self, shard: WrittenShard) -> None:
@@ -119,11 +119,11 @@ class ShardFolder(WorkingFolder):
 
     def is_whole(self, shard: ShardInfo) -> bool:
         """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
-        path = self.place(shard.file)
+        path = self.shard_path(shard.file)
         if file_io.get_size(path) != shard.bytes:
             return False
         try:
-            decode_index(file_io.read_whole(self.place(index_name(shard.file))), shard.bytes, shard.records)
+            decode_index(file_io.read_whole(self.shard_path(index_name(shard.file))), shard.bytes, shard.records)
         except (OSError, FormatError):
             return False
         with file_io.open_read(path) as file:
@@ -133,7 +133,7 @@ class ShardFolder(WorkingFolder):
         """Moves shards and their indexes and record info to the result; each comes with its present name."""
         for name, shard in shards:
             final = shard.info.file
-            file_io.rename(self.place(index_name(name)), self.result(index_name(final)))
-            if file_io.exists(self.place(info_name(name))):
-                file_io.rename(self.place(info_name(name)), self.result(info_name(final)))
-            file_io.rename(self.place(name), self.result(final))
+            file_io.rename(self.shard_path(index_name(name)), self.result(index_name(final)))
+            if file_io.exists(self.shard_path(info_name(name))):
+                file_io.rename(self.shard_path(info_name(name)), self.result(info_name(final)))
+            file_io.rename(self.shard_path(name), self.result(final))

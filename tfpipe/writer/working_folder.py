@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage import file_io, local
-from tfpipe.system.file_lock import hold_lock
+from tfpipe.system.file_lock import lock_file
 
 _LOCK, _PLAN = "lock", "plan.json"
 
@@ -61,7 +61,7 @@ class WorkingFolder:
         is_new = not os.path.exists(self.output)
         with contextlib.ExitStack() as stack:
             with file_io.explain_os_errors(f"write to {self.output}"):
-                stack.enter_context(hold_lock(self.path(_LOCK), refuse))
+                stack.enter_context(lock_file(self.path(_LOCK), refuse))
             try:
                 yield
             finally:

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tfpipe._version import __version__
+from tfpipe.dataset.dataset_files import check_local
 from tfpipe.dataset.load import load_manifest
-from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.fields import Field
 from tfpipe.format import file_names
@@ -105,12 +105,12 @@ def hash_key(value: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def naming(place: str) -> Iterator[None]:
+def naming(name: str) -> Iterator[None]:
     """Puts a record's name, such as "Record 3 of shard 0", before the message of an error about its values."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def name_records(source: str, make: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
@@ -252,8 +252,8 @@ def _write_shard(
         return number, finished
     digests = set[bytes]()
     with job.new_shard(name) as writer:
-        for place, record in name_records(f"shard {number} of {split!r}", partial(records, number)):
-            with naming(place):
+        for title, record in name_records(f"shard {number} of {split!r}", partial(records, number)):
+            with naming(title):
                 checked = job.check(record, digests)
                 writer.add(checked, encode_example(checked))
     return number, writer.describe_shard(name)
@@ -270,8 +270,8 @@ def _write_from_iterable(job: WriteJob, split: str, num_shards: int, records: It
         writers = [stack.enter_context(job.new_shard(name)) for name in names]
         run: Any = stack.enter_context(ThreadPoolExecutor(job.workers)).map if job.workers else map
         waiting, num_bytes, running = [list[bytes]() for _ in writers], 0, iter(())
-        for number, (place, record) in enumerate(name_records(repr(split), lambda: records)):
-            with naming(place):
+        for number, (title, record) in enumerate(name_records(repr(split), lambda: records)):
+            with naming(title):
                 checked = job.check(record, digests)
                 payload = encode_example(checked)
                 writers[number % num_shards].count(checked)

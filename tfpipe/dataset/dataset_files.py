@@ -39,12 +39,14 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 def check_unchanged(manifest: Manifest, split: str) -> None:
     """Refuses a split whose files were written anew since its manifest was read: they may hold other records."""
-    for part in manifest.layers or (manifest,):
-        version = _get_version(file_io.join(part.directory, file_names.MANIFEST))
-        if not part.version or version == part.version or split not in part.splits:
+    for layer in manifest.layers or (manifest,):
+        version = _get_version(file_io.join(layer.directory, file_names.MANIFEST))
+        if not layer.version or version == layer.version or split not in layer.splits:
             continue
-        if not version or _read_fingerprint(part.directory, split, version) != part.splits[split].stored_fingerprint:
-            raise DataError(f"{part.directory} was written anew with other records since it was opened. Open it again.")
+        if not version or _read_fingerprint(layer.directory, split, version) != layer.splits[split].stored_fingerprint:
+            raise DataError(
+                f"{layer.directory} was written anew with other records since it was opened. Open it again."
+            )
 
 
 @lru_cache(16)
