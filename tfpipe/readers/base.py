@@ -199,7 +199,9 @@ class EpochBatches(Resumable):
 
     def __init__(self, maker: Maker, start_step: int, num_threads: int | None, finish: Callable[[Batch], Any]) -> None:
         self._maker = maker
-        start = partial(_make_on_host, maker, num_threads, finish)  # must not refer to this object
+        self._threads = self.config.max_threads if num_threads is None else num_threads
+        check_count("num_threads", self._threads, 1)
+        start = partial(_make_on_host, maker, self._threads, finish)  # must not refer to this object
         self._passes = Passes(start, len(self), locate(maker, start_step), self.config.training)
 
     def __iter__(self) -> Iterator[Any]:
@@ -251,12 +253,8 @@ def list_splits(plan: AnyPlan) -> list[Split]:
     return [(manifest, split) for manifest, split in read if manifest and split]
 
 
-def _make_on_host(
-    maker: Maker, num_threads: int | None, finish: Callable[[Batch], Any], begin: Position
-) -> Generator[Any]:
+def _make_on_host(maker: Maker, threads: int, finish: Callable[[Batch], Any], begin: Position) -> Generator[Any]:
     """Returns a generator of batches from a position on, which threads make ahead; in training it has no end."""
     config = maker.plan.config
-    threads = config.max_threads if num_threads is None else num_threads
-    check_count("num_threads", threads, 1)
     positions = list_positions(begin, maker.plan.steps_per_epoch, config.training)
     return make_ahead(maker, positions, threads, finish, config.prefetch_batches)

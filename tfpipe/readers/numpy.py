@@ -70,7 +70,7 @@ class NumpyBatches(EpochBatches):
     ) -> None:
         config = choose_config(config, changes)
         maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
-        self._finish, self._num_threads = Finish(maker, batch_transform), num_threads
+        self._finish = Finish(maker, batch_transform)
         super().__init__(maker, start_step, num_threads, self._finish)
 
     def read(self, step: int) -> Any:
@@ -84,5 +84,4 @@ class NumpyBatches(EpochBatches):
         if not self.config.training and not 0 <= step < len(self):
             raise ConfigError(f"`step` must be from 0 to {len(self) - 1} in evaluation, got {step}.")
         position = locate(self._maker, step) if self.config.training else Position(0, step)
-        threads = self.config.max_threads if self._num_threads is None else self._num_threads
-        return self._finish(self._maker.make(*position, threads))
+        return self._finish(self._maker.make(*position, self._threads))
