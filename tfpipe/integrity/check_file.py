@@ -58,7 +58,8 @@ class FileReport:
     positions: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
 
-_Records: TypeAlias = Iterator[tuple[int, int | None, Content | None]]  # the number, the offset and the content of each
+_Records: TypeAlias = Iterator[tuple[int, int | None, int | None, Content | None]]
+"""The number, the offset, the size and the content of each record. One that shares a gzip member has no size."""
 Counters: TypeAlias = Any
 """The sums over all workers: bytes, records and damages, in a `multiprocessing` array of three int64."""
 
@@ -75,8 +76,9 @@ def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -
             if compression:
                 records = _check_compressed(reader, report, content, compression, index, progress)
             else:
-                records = _check_records(reader, report, content, index, progress)
-            _add_records(report, content, records)
+                scanned = scan_content(reader, report, content, index, progress)
+                records = ((item.number, item.offset, item.size, record) for item, record in scanned)
+            _add_records(report, content, records, index)
             if job.shard is not None:
                 _compare(report, job.shard, reader)
     except (OSError, FormatError) as error:
@@ -139,17 +141,6 @@ class Tally:
         self._reported = sums
 
 
-def _check_records(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, index: IndexTable | None, progress: Tally
-) -> _Records:
-    fits_index = True
-    for item, record in scan_content(reader, report, content, index, progress):
-        if fits_index and index is not None:
-            fits_index = item.number < len(index) and index[item.number, 1] == item.size
-        yield item.number, item.offset, record
-    _report_index(report, fits_index)
-
-
 def _check_compressed(
     reader: HashedReader,
     report: FileReport,
@@ -159,43 +150,42 @@ def _check_compressed(
     progress: Tally,
 ) -> _Records:
     """Checks a compressed file. Records after a damage are read only if an index tells where they are."""
-    for number, offset, payload in _unpack_records(reader, report, compression, index):
-        yield number, offset, None if content is None else content.check(payload)
+    for number, offset, size, payload in _unpack_records(reader, report, compression, index):
+        yield number, offset, size, None if content is None else content.check(payload)
         report.records += 1
         progress.step(reader.done, report.records, len(report.damaged))
 
 
-def _report_index(report: FileReport, fits: bool) -> None:
-    """Adds a damage for an index that does not fit the file, unless the report has one for this index already."""
-    if not fits and not any(damage.kind == "index" for damage in report.damaged):
-        text = "it belongs to another file: records have other sizes"
-        report.damaged.append(Damage(file_names.index_name(report.job.name), "index", text))
+def _add_records(report: FileReport, content: ContentCheck | None, records: _Records, index: IndexTable | None) -> None:
+    """Reads all records, and with `content` adds their damage, counts and hashes to the report.
 
-
-def _add_records(report: FileReport, content: ContentCheck | None, records: _Records) -> None:
-    """Reads all records, and with `content` adds their damage, counts and hashes to the report."""
-    identities, positions = bytearray(), []
-    for number, offset, record in records:
+    An index that does not fit the file is a damage, unless the report has one for this index already.
+    """
+    identities, positions, fits_index = bytearray(), [], True
+    for number, offset, size, record in records:
+        if fits_index and index is not None:
+            fits_index = number < len(index) and index[number, 1] == size
         if content is not None and record is not None:
             _add_record(report, record, content, number, offset)
             identities += record.identity
             positions.append((number, offset or 0))
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
     report.positions = np.array(positions, np.int64).reshape(-1, 2)
+    if not fits_index and not any(damage.kind == "index" for damage in report.damaged):
+        text = "it belongs to another file: records have other sizes"
+        report.damaged.append(Damage(file_names.index_name(report.job.name), "index", text))
 
 
 def _unpack_records(
     reader: HashedReader, report: FileReport, compression: Compression, index: IndexTable | None
-) -> Iterator[tuple[int, int | None, bytes]]:
-    """Yields number, offset and payload of every record of a compressed file, and adds its damage to the report."""
-    name, number, fits_index = report.job.name, 0, True
+) -> Iterator[tuple[int, int | None, int | None, bytes]]:
+    """Yields number, offset, size and payload of each record of a compressed file; adds its damage to the report."""
+    name, number = report.job.name, 0
     table: list[list[int]] = [] if index is None else index.tolist()
     try:
         records = ((payload, None) for payload in scan_compressed(reader.as_file(), compression))
         for payload, size in records if index is None else scan_members(reader.as_file()):
-            offset, expected = table[number] if number < len(table) else (None, None)
-            fits_index = fits_index and size == expected
-            yield number, offset, payload
+            yield number, table[number][0] if number < len(table) else None, size, payload
             number += 1
     except FormatError as error:
         text = str(error).rstrip(".") + ("; what follows cannot be read" if index is None else "")
@@ -204,10 +194,9 @@ def _unpack_records(
         )
         for later, (offset, size) in enumerate(table[number + 1 :], start=number + 1):
             try:
-                yield later, offset, unpack_member(reader.peek(offset, min(size, MAX_MEMBER_BYTES)))
+                yield later, offset, size, unpack_member(reader.peek(offset, min(size, MAX_MEMBER_BYTES)))
             except FormatError as error:
                 report.damaged.append(Damage(name, "compressed", str(error).rstrip("."), later, offset))
-    _report_index(report, index is None or fits_index)
 
 
 def _add_record(report: FileReport, record: Content, content: ContentCheck, number: int, offset: int | None) -> None:
