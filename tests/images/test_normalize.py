@@ -455,12 +455,6 @@ def test_an_image_that_is_encoded_anew_gets_markers(make: Any, mode: str, option
     np.testing.assert_array_equal(*[np.asarray(Image.open(io.BytesIO(image.encoded))) for image in (plain, got)])
 
 
-def test_a_seekable_jpeg_and_a_png_stay(make: Any) -> None:
-    for data in (make.jpeg(480, 40, restart_marker_blocks=6), make.save(make.image(), "PNG")):
-        got = prepare_image(data, ImageForm(seekable=True))
-        assert (got.encoded, got.changed) == (data, ())
-
-
 @pytest.mark.parametrize("seekable", [False, True])
 def test_a_progressive_jpeg_that_lacks_bits_is_encoded_anew(make: Any, seekable: bool) -> None:
     data = make.jpeg(200, 120, progressive=True)

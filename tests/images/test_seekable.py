@@ -32,16 +32,6 @@ def test_the_interval_is_the_longest_that_divides_a_row(width: int, mcu_width: i
 
 
 @pytest.mark.parametrize("options", [RGB_444, RGB_420, GRAY], ids=["444", "420", "gray"])
-@pytest.mark.parametrize("size", [(640, 24), (500, 40), (488, 9), (16, 16), (1, 1)], ids=str)
-def test_markers_at_the_chosen_interval_are_recognized(make: Any, size: tuple[int, int], options: dict) -> None:
-    interval = choose_interval(size[0], 16 if options is RGB_420 else 8)
-    data = make.jpeg(*size, restart_marker_blocks=interval, **options)
-    assert is_seekable(data)
-    assert has_chosen_interval(data)
-    assert not is_seekable(make.jpeg(*size, **options))
-
-
-@pytest.mark.parametrize("options", [RGB_444, RGB_420, GRAY], ids=["444", "420", "gray"])
 def test_any_interval_that_divides_a_row_is_recognized(make: Any, options: dict) -> None:
     mcus = 320 // (16 if options is RGB_420 else 8)
     for interval in range(1, 2 * mcus + 2):
