@@ -22,7 +22,6 @@ from tests.beam_jobs.commands import (
 )
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_many, write_tar, write_zip
-from tests.flipped_bit import flip_bit
 from tests.observers import Recorder
 from tfpipe.errors import DataError
 from tfpipe.system.process_pool import running
@@ -137,16 +136,6 @@ def test_a_second_run_keeps_everything(photos: Path, done: Path) -> None:
     for beam_args in ((), THREADS):
         assert run(photos, done, *beam_args, **OPTIONS).kept_shards == 8
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()} == before
-
-
-def test_damage_is_mended(photos: Path, straight: Path, done: Path) -> None:
-    (done / "train-00000-of-00004.tfrecord").unlink()
-    shard = done / "train-00001-of-00004.tfrecord"
-    flip_bit(shard, shard.stat().st_size // 3)
-    (done / "index" / "train-00002-of-00004.idx").write_bytes(b"0 17\n")
-    (done / "index" / "validation-00000-of-00004.idx").unlink()
-    assert run(photos, done, **OPTIONS).kept_shards == 4
-    assert read_tree(done) == read_tree(straight)
 
 
 def test_the_observer_and_the_result_agree(photos: Path, tmp_path: Path) -> None:

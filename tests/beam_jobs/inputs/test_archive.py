@@ -419,13 +419,10 @@ def test_a_zip_that_changed_is_unreadable(tmp_path: Path, at: int | None, value:
         data[at] = value
     path.write_bytes(b"" if at is None else data)
     assert unreadable(tmp_path, ref) == f"cannot be read: {reason}"
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_wrong_crc_is_unreadable(tmp_path: Path, method: int) -> None:
-    _, _, ref = write_and_list_zip(tmp_path, method)
-    wrong = "cannot be read: the archive is damaged here (wrong CRC-32)"
-    assert unreadable(tmp_path, ref._replace(location=ref.location._replace(crc=ref.location.crc ^ 1))) == wrong
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        _, _, ref = write_and_list_zip(tmp_path, method)
+        ref = ref._replace(location=ref.location._replace(crc=ref.location.crc ^ 1))
+        assert unreadable(tmp_path, ref) == "cannot be read: the archive is damaged here (wrong CRC-32)"
 
 
 def test_a_zip_bomb_costs_no_memory(tmp_path: Path) -> None:
