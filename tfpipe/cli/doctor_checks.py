@@ -53,14 +53,10 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
     tpu_package = installed.get("tensorflow-tpu")
     finding = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
-    both = [f"{package} {installed[package]}" for package in _ORDINARY if package in installed]
-    if tpu_package and both:
-        return Check(
-            name,
-            "failure",
-            f"{both[0]} and tensorflow-tpu {tpu_package} are both installed, each over files of the other.",
-            f"pip uninstall -y {both[0].split()[0]} tensorflow-tpu; then install one: tensorflow-tpu for a TPU.",
-        )
+    if tpu_package and (ordinary := next((package for package in _ORDINARY if package in installed), None)):
+        both = f"{ordinary} {installed[ordinary]} and tensorflow-tpu {tpu_package}"
+        advice = f"pip uninstall -y {ordinary} tensorflow-tpu; then install one: tensorflow-tpu for a TPU."
+        return Check(name, "failure", f"{both} are both installed, each over files of the other.", advice)
     if _parse_version(tensorflow) < OLDEST_TENSORFLOW:
         return Check(name, "failure", f"TensorFlow must be 2.18 or newer, got {tensorflow}.", "Install a newer one.")
     if keras is None or _parse_version(keras) < (3,):

@@ -29,13 +29,8 @@ def index(target: str, as_json: bool, **options: Any) -> None:
     """
     with ScanDisplay("Indexing") as display:
         report = run(IndexConfig(target, **options), display)
-    show(_report_json(report), _format(report), as_json)
-
-
-def _report_json(report: IndexReport) -> dict[str, Any]:
     manifest = report.manifest
-    assert manifest.foreign is not None
-    return {
+    summary = {
         "dataset": report.directory,
         "name": manifest.name,
         **to_json(manifest.foreign),
@@ -46,6 +41,7 @@ def _report_json(report: IndexReport) -> dict[str, Any]:
         "schema": manifest.schema.to_json(),
         "notes": list(report.notes),
     }
+    show(summary, _format(report), as_json)
 
 
 def _format(report: IndexReport) -> Iterator[str]:
