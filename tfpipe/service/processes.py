@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.service.config import ServiceConfig, read_file
+from tfpipe.service.config import ServiceConfig, Tls, read_file
 from tfpipe.storage.file_io import resolve_links
 from tfpipe.system import host_limits
 from tfpipe.system.child_process import defer_interrupts, die_with_parent
@@ -21,8 +21,6 @@ from tfpipe.system.extras import importing
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
-
-    from tfpipe.service.server import Tls
 
 _LOOK_EVERY_S, _START_LIMIT_S, _STOP_LIMIT_S = 0.5, 60.0, 5.0
 _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which nothing is sent
@@ -98,7 +96,8 @@ class Service:
         try:
             served = ready.recv() if ready.poll(_START_LIMIT_S) else "it took too long"
         except EOFError:
-            served = "it ended"
+            process.join(1)
+            served = f"exit code {process.exitcode}"
         if isinstance(served, str):
             process.kill()
             raise TfpipeError(

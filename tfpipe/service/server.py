@@ -22,13 +22,12 @@ from pyarrow import flight
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.plan import estimate_row_bytes
 from tfpipe.errors import TfpipeError, first_line
+from tfpipe.service.config import Tls
 from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, check_bytes, send
 
 _MOST_MAKERS, _MOST_WAITING = 16, 512
 _AT_ONCE, _DECODING = 32, 2
 _LOOK_EVERY_S, _SEND_LIMIT_S = 1.0, 60.0
-
-Tls = tuple[bytes, bytes] | None  # a certificate and its key
 
 logger = logging.getLogger(__name__)
 
