@@ -177,7 +177,7 @@ OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")  # whose time `Pipe
 TriedChange: TypeAlias = str
 """The keys of `PipelineProfile.option_costs`: an image's processor time from `parse` to `batch`, in microseconds.
 
-    now              the config as it is
+    now              the config as it is; the engine parses while it reads, so there parsing belongs to `read`
     uint8, device    images handed over as uint8; augmentation on the device
     dct_scaling      decoding at a lower scale where a crop allows it
     cached           decoded images from a cache in memory

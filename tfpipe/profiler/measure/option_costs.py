@@ -134,7 +134,7 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] 
 
 
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
-    """Returns a function that parses and decodes all records as one batch, with other random crops in each call."""
+    """Returns a function that decodes all records as one batch, with other random crops in each call."""
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
     sample = _describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
     assert sample.manifest is not None
@@ -142,14 +142,11 @@ def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[byte
     config = replace(config, batch_size=len(payloads), block_records=None)
     kind = CachingMaker if config.cache == "decoded" else BatchMaker
     maker = kind(plan_batches(sample, config), sample.manifest, sample.split)
-    numbers, block, epochs = np.arange(len(payloads)), join_block(payloads), itertools.count()
-
-    def parse() -> StoredBatch:
-        return StoredBatch(next(epochs), numbers, numbers, parse_columns(block, maker.kinds))
-
+    numbers, epochs = np.arange(len(payloads)), itertools.count()
+    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
     if config.cache != "decoded":
-        return lambda: maker.decode(parse())
-    maker.decode((0, numbers, numbers, parse()))  # which fills the cache
+        return lambda: maker.decode(replace(stored, epoch=next(epochs)))
+    maker.decode((0, numbers, numbers, stored))  # which fills the cache
     return lambda: maker.decode((next(epochs), numbers, numbers[:0], None))
 
 
