@@ -44,7 +44,6 @@ TESTS = {
     ],
     "Parquet files without images, such as latents, also of an export": [
         "beam_jobs/inputs/test_parquet_tensors.py::test_lists_of_numbers_become_tensors",
-        "beam_jobs/inputs/test_parquet_tensors.py::test_splits_and_classes_come_from_names_and_columns",
         "test_every_kind.py::test_an_export_comes_back",
     ],
     "several images a record, in tars of WebDataset, or lists in Parquet and other tables": [

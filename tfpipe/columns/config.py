@@ -49,8 +49,8 @@ class TableConfig(ColumnConfig):
     """The options of a column that comes out of a table.
 
     Attributes:
-        on: What joins a row with its record: the record's name, its number in the split, from 0, or the digest
-            of its original. "name", "number" or "digest". Default: "name".
+        on: The value that joins a row with its record: the record's name, its number in the split, from 0, or the
+            digest of its original. "name", "number" or "digest". Default: "name".
         key: The column of the table that holds that value. None: the one that is called as `on` says. Default: None.
         features: The columns of the table that become features. Empty: all but the key and `split`. Default: ().
 
