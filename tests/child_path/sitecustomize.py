@@ -6,6 +6,7 @@ much that is no garbage.
 """
 
 import gc
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ _NOT_NEEDED_BY = {
     "keras": re.compile("tensorflow"),  # itself, as it ends loading: not what loads `tf.keras` later
 }
 """The modules that ask for a package that they can do without, by the package."""
+
+if os.environ.get("KERAS_BACKEND") == "jax":
+    del _NOT_NEEDED_BY["jax"]
 
 gc.set_threshold(50_000)
 
