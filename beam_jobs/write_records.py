@@ -78,7 +78,7 @@ class RecordsJob:
             check_output(self.output, is_ours=ours.__contains__, alone=not is_begun)
         return begun
 
-    def prepare(self, files: Sequence[str], _: None = None) -> list[tuple[int, Element]]:
+    def prepare(self, files: Sequence[str]) -> list[tuple[int, Element]]:
         """Makes the working folder, and removes the notes of another job and all shards that are not of this job.
 
         Returns an empty element for each shard, with its number, so that empty shards are written too.
@@ -223,8 +223,8 @@ class WriteRecords(beam.PTransform):
         job = replace(self._job, file_options=find_file_options(pipeline.options))
         job.check_output()
         files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
-        prepare = beam.FlatMap(partial(job.prepare, files)).with_output_types(_ASSIGNED)
-        prepared = pipeline | "Start" >> beam.Create([None], reshuffle=False) | "Prepare" >> prepare
+        prepare = beam.FlatMap(job.prepare).with_output_types(_ASSIGNED)
+        prepared = pipeline | "Start" >> beam.Create([files], reshuffle=False) | "Prepare" >> prepare
         assigned: list[Any] = []
         first = 0
         for split, collection in by_split.items():

@@ -11,7 +11,7 @@ from tfpipe.format.file_names import check_column_name
 from tfpipe.system.options import Choice, Flag, Unchecked, check_options, option
 
 On = Literal["name", "number", "digest"]
-"""What identifies a record: the value that a table's row repeats, so that the two can be joined."""
+"""The value that identifies a record: a row of a table repeats it, so that the two can be joined."""
 Missing = Literal["error", "default", "view"]
 """The treatment of records that have no value."""
 

@@ -66,15 +66,12 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
 def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     """Makes the tile of a record's image, or one for each of several, up to 8."""
     form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
-    record_name, title, tiles = (
-        f"{record.split}:{record.index}",
-        human_text(record.label_name or record.name),
-        list[Tile](),
-    )
+    position, title = f"{record.split}:{record.index}", human_text(record.label_name or record.name)
+    tiles: list[Tile] = []
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
     caption = next((human_text(values[0]) for values in texts if isinstance(values, list) and values), "")
     for number, data in enumerate(record.encoded_images[:MAX_IMAGES_SHOWN]):
-        note = f"{record_name} image {number}" if manifest.has_several_images else record_name
+        note = f"{position} image {number}" if manifest.has_several_images else position
         try:
             image = make_image(decode_pixels(data, form))
             size = image.size
