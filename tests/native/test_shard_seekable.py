@@ -14,7 +14,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, r
 from tests.beam_jobs.images import write_files
 from tests.conftest import Tfpipe
 from tests.native.conftest import Draw
-from tests.native.test_make_seekable import read_pixels
+from tests.native.test_jpeg import read_pixels
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.seekable import choose_interval, has_chosen_interval
