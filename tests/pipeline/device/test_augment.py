@@ -1,14 +1,21 @@
 """The device's augmentations: against `tf.image`, with XLA and without, and what they draw."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-from tfpipe.pipeline.device.augment import (  # noqa: E402
+import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.mask_files import MASK_NAME, make_masked_images
+from tests.refusals import refusal
+from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.pipeline.device.augment import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     AugmentLayer,
@@ -21,6 +28,7 @@ from tfpipe.pipeline.device.augment import (  # noqa: E402
     mixup,
     normalize,
 )
+from tfpipe.readers.torch import TorchBatches
 
 
 def both(function: Callable[..., Any], *args: Any, **tolerance: float) -> Any:
@@ -227,3 +235,29 @@ def test_cutmix_weighs_labels_by_area(compiles: bool) -> None:
     for area in partner:
         rows, columns = area.any(axis=1), area.any(axis=0)
         assert area.sum() == rows.sum() * columns.sum()
+
+
+def test_the_device_crops_images_and_masks_as_the_host_does(tmp_path: Path) -> None:
+    """PNGs, so that pixels are exact."""
+    form, size = ImageForm(square=20), (12, 9)
+    make_dataset(write_files(tmp_path / "in", make_masked_images(18)), tmp_path / "out", num_shards=3, form=form)
+    config = tfpipe.PipelineConfig(batch_size=6, image_size=size, seed=4, extra_features=(MASK_NAME,))
+    plain = AugmentOptions(mean=(0.0, 0.0, 0.0), std=(1 / 255,) * 3)
+    crop = tf.function(lambda *part: (augment(*part[1:], size, options=plain), augment_masks(part[0], *part[2:], size)),
+                       jit_compile=True, autograph=False)  # fmt: skip
+    for training in (True, False):
+        on_host, on_device = (
+            tfpipe.build_dataset(tmp_path / "out", "train", config, training=training, augment=where).take(5)
+            for where in ("host", "device")
+        )
+        for host, device in zip(on_host, on_device, strict=True):
+            assert (device[MASK_NAME].shape, device[MASK_NAME].dtype) == ((6, 20, 20), np.int32)
+            assert (host[MASK_NAME].shape, host[MASK_NAME].dtype) == ((6, *size), np.int32)
+            images, masks = crop(*(device[name] for name in (MASK_NAME, "image", "crop", "flip")))
+            np.testing.assert_allclose(images, host["image"], atol=0.51)  # which is rounded
+            # float32 may round a center to the neighbor.
+            assert (masks.numpy() == host[MASK_NAME].numpy()).mean() > 0.97
+    assert refusal(ConfigError, TorchBatches, tmp_path / "out", "train", config, transform=lambda image: image) == (
+        "`transform` gets an image without its mask, so a batch cannot hold 'image/mask' as well. Leave one of them "
+        "out."
+    )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pipeline.conftest import many as many
 from tests.pipeline.conftest import write_dataset
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
@@ -16,6 +17,7 @@ from tfpipe.engine.mixture import Mixture, apportion, mix
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.readers.numpy import NumpyBatches
 
 CONFIG = PipelineConfig(batch_size=20, image_size=8, extra_features=("id", "image/class/text"))
 
@@ -42,8 +44,8 @@ def test_weights_that_cannot_be(weights, message: str) -> None:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory) -> Manifest:
-    """Writes 40 records with other classes: `dog` is the first and `emu` is new."""
-    folder = tmp_path_factory.mktemp("other")
+    """Writes 40 records with other classes to a path with a space: `dog` is the first and `emu` is new."""
+    folder = tmp_path_factory.mktemp("other set")
     manifest = write_dataset(folder, train=(25, 15))
     text = (folder / "manifest.json").read_text().replace('["cat", "dog", "owl"]', '["dog", "emu", "cat"]')
     (folder / "manifest.json").write_text(text)
@@ -51,14 +53,18 @@ def other(tmp_path_factory) -> Manifest:
     return load_manifest(str(folder))
 
 
-def test_pairs_end_with_the_epoch(many: Manifest, other: Manifest) -> None:
-    config, data = dataclasses.replace(CONFIG, as_supervised=True), mix({many.directory: 3, other.directory: 1})
-    steps = steps_per_epoch(data, "train", config)
-    assert int(build_dataset(data, "train", config).cardinality()) == steps > 1
+@pytest.fixture
+def mixture(many: Manifest, other: Manifest) -> Mixture:
+    return mix({many.directory: 3, other.directory: 1})
 
 
-def test_what_a_mixture_cannot_do(many: Manifest, other: Manifest, tmp_path: Path) -> None:
-    mixture = Mixture((many, other), (1.0, 1.0))
+def test_pairs_end_with_the_epoch(mixture: Mixture) -> None:
+    config = dataclasses.replace(CONFIG, as_supervised=True)
+    steps = steps_per_epoch(mixture, "train", config)
+    assert int(build_dataset(mixture, "train", config).cardinality()) == steps > 1
+
+
+def test_what_a_mixture_cannot_do(mixture: Mixture, tmp_path: Path) -> None:
     for config, wish in (
         (dataclasses.replace(CONFIG, training=False), "evaluated"),
         (dataclasses.replace(CONFIG, cache="bytes", cache_dir=str(tmp_path)), "cached in files"),
@@ -80,18 +86,37 @@ def test_all_have_labels_or_none(many: Manifest, tmp_path: Path) -> None:
     assert refusal(ConfigError, mix, {many.directory: 1, str(tmp_path): 1}) == sentence
 
 
-def test_the_stages_name_its_datasets_and_classes_meet_by_name(many: Manifest, other: Manifest) -> None:
-    mixture = mix({many.directory: 3, other.directory: 1})
+def test_the_stages_name_its_datasets_and_classes_meet_by_name(mixture: Mixture, many: Manifest, other: Manifest):
     assert mixture.label_names == ("cat", "dog", "owl", "emu")
     stages = build_stages(mixture, "train", CONFIG)
     assert stages.names == ("list", "read", "decode", "batch", "prefetch")
     assert stages[0].settings["datasets"] == f"15 of 20 from {many.directory}, 5 of 20 from {other.directory}"
 
 
-def test_it_is_distributed_like_any_other(many: Manifest, other: Manifest) -> None:
-    mixture = Mixture((many, other), (3.0, 1.0))
+def test_it_is_distributed_like_any_other(mixture: Mixture) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     distributed = iter(distribute_dataset(strategy, mixture, "train", CONFIG))
     for expected in build_dataset(mixture, "train", CONFIG).take(3):
         np.testing.assert_array_equal(next(distributed)["id"], expected["id"])
     assert steps_per_epoch(mixture, "train", CONFIG, strategy) == (257 + 40) // 20
+
+
+def test_a_pass_ends_with_the_records_of_all(mixture: Mixture) -> None:
+    batches = NumpyBatches(mixture, "train", CONFIG)
+    assert len(batches) == 14  # of 297 records
+    ids = [batch["id"].tolist() for _ in range(2) for batch in batches]
+    assert ids == [batches.read(step)["id"].tolist() for step in range(28)]
+    again = NumpyBatches(mixture, "train", CONFIG)
+    again.load_state_dict({**batches.state_dict(), "epoch": 1, "step": 2})
+    assert [batch["id"].tolist() for batch in again] == ids[16:]
+
+
+def test_a_host_without_a_row_of_a_dataset_may_leave_records_out(mixture: Mixture) -> None:
+    even = mix({manifest.directory: 1 for manifest in mixture.manifests})
+    for host in range(2):
+        strict, lenient = (
+            NumpyBatches(even, "train", CONFIG, batch_size=2, rank=(host, 2), max_bad_records=most).read(3)
+            for most in (0, 1)
+        )
+        assert lenient["id"].tolist() == strict["id"].tolist()
+        np.testing.assert_array_equal(lenient["image"], strict["image"])
