@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-needs_browser = pytest.mark.skipif(
-    not (CHROMIUM.exists() and DRIVER.exists()), reason="needs Debian's chromium, chromium-driver"
-)
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -21,8 +18,9 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Iterator[Any]:
     """Starts one browser for all tests, with an empty profile; its driver is given, so that selenium looks for none."""
-    from selenium import webdriver
-
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test-all]'")
+    if not (CHROMIUM.exists() and DRIVER.exists()):
+        pytest.skip("needs Debian's chromium, chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):

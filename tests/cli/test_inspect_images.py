@@ -14,7 +14,6 @@ from PIL import Image
 from beam_jobs.config import TableColumns
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import save_image, write_files
-from tests.browser import needs_browser
 from tests.conftest import Tfpipe
 from tests.mask_files import MASK_NAME, make_masked_images
 from tfpipe.dataset.load import load_manifest
@@ -106,8 +105,6 @@ def test_a_split_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -
     ]
 
 
-@needs_browser
-@pytest.mark.needs("selenium")
 def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser: Any) -> None:
     page = write_page(tfpipe, boxes, 10)
     browser.get_log("browser")

@@ -1,14 +1,17 @@
-"""`tfpipe profile --html` and `--apply`, as a user runs them."""
+"""`tfpipe profile` as a user runs it, and `--stages`, which `tfpipe doctor` takes too."""
 
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import Tfpipe
+from tests.beam_jobs.commands import run_python
+from tests.conftest import PATH_OF_REPOSITORY, DrawImages, Tfpipe
 from tests.profiler.profiles import make_profile
 from tfpipe.cli.profile import profile
 from tfpipe.engine.config import toml_json
@@ -18,7 +21,6 @@ from tfpipe.format.example import encode_example
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.system.options import get_value
 
-ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--step-ms", "2", "--batch-size", "4", "--seconds", "0.5")
 
 
@@ -90,10 +92,16 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path, tfpipe
         ("--step-ms 5 --max-idle 500", "--max-idle': must be from 0% to 100%, got '500'."),
         ("--step-ms 5 --max-idle few", "--max-idle': must be from 0% to 100%, got 'few'."),
         ("--train own_loader:step", "--train goes with --loader."),
+        (
+            "--loader a:b --split train --html page.html",
+            "--loader profiles a loader as its code makes it. Leave out DATASET, --split, --html.",
+        ),
+        ("--loader a:b --apply kept.yaml", "must end in .toml or .json"),
     ],
 )
 def test_wrong_options_are_refused(tfpipe: Tfpipe, small_dataset: Path, options: str, message: str) -> None:
-    done = tfpipe("profile", small_dataset, *options.split())
+    takes_dataset = "--apply" not in options
+    done = tfpipe("profile", *[small_dataset] * takes_dataset, *options.split())
     assert done.code == 2
     assert message in done.err
 
@@ -162,3 +170,144 @@ def test_without_a_step_the_rate_is_told(small_dataset: Path, tfpipe: Tfpipe, mo
     assert re.search(r"^This pipeline gives [\d,]+ images/s; this host's cores allow [\d,]+", done.out, re.MULTILINE)
     assert re.search(r"^decode +[\d,]+ +\d+%", done.out, re.MULTILINE)
     assert "idle" not in done.out
+
+
+LOADER = """
+import glob, os, time
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader
+
+FILES = sorted(glob.glob(os.path.join(os.path.dirname(__file__), "images/train/*/*")))
+FILES = [file for file in FILES if "broken" not in file]
+
+class Photos:
+    def __len__(self):
+        return 500
+
+    def __getitem__(self, number):
+        time.sleep(0.002)
+        with Image.open(FILES[number % len(FILES)]) as image:
+            return np.asarray(image.convert("RGB").resize((32, 24)))
+
+def make():
+    return DataLoader(Photos(), batch_size=4)
+
+def step(batch):
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, draw_images: DrawImages, monkeypatch) -> Path:
+    draw_images(tmp_path / "images")
+    (tmp_path / "own_loader.py").write_text(LOADER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_loader", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.needs("torch")
+def test_a_report_in_text_and_a_share_of_idle_time_that_is_too_large(folder: Path, tfpipe: Tfpipe) -> None:
+    """An image waits far longer than a busy machine keeps a thread waiting."""
+    (folder / "own_loader.py").write_text(LOADER.replace("0.002", "0.1"))
+    done = tfpipe("profile", "--loader", "own_loader:make", "--step-ms", "5", "--seconds", "1")
+    assert done.code == 0, done.err
+    first = done.lines[done.lines[0].startswith("Busy neighbors: ")]  # other tests
+    assert first.startswith("Bottleneck: too few workers (own_loader.py:")
+    assert "The accelerator needs 800 images/s, and this pipeline gives " in done.out
+    assert "1. num_workers=" in done.out
+    line = ["profile", "--loader", "own_loader:make", "--step-ms", "1", "--seconds", "1", "--json", "--max-idle"]
+    done = tfpipe(*line, "5")
+    idle = f"{done.json['idle_fraction']:.1%}"
+    assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 5.0%.")
+
+
+@pytest.mark.needs("torch")
+def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch) -> None:
+    monkeypatch.setattr("tfpipe.profiler.trials.ROUNDS", 1)
+    line = ["profile", "--loader", "own_loader:make", "--train", "own_loader:step", "--seconds", "0.4", "--json"]
+    done = tfpipe(*line, "--apply", folder / "kept.json")
+    assert (done.code, done.err.splitlines()[-1]) == (0, f"Wrote {folder / 'kept.json'}.")
+    report = done.json
+    assert (report["version"], report["loader"], report["method"]) == (6, "PyTorch DataLoader", "train")
+    kept = {name: value for fix in report["fixes"] if fix["kept"] for name, value in fix["changes"].items()}
+    assert json.loads((folder / "kept.json").read_text()) == kept
+    assert report["fixes"][0]["measured_gain"] is not None
+
+
+# The stage leaves a file for each value that comes out of it, so that a test sees which pixels a process made.
+STAGES = """
+import os, sys
+import numpy as np
+import tensorflow as tf
+from tfpipe.pipeline.stage import Stage, Stages
+
+def blacken(stages):
+    def apply(dataset):
+        def change(image):
+            open(f"pixels-{os.getpid()}-0", "w").close()
+            return np.zeros_like(image)
+
+        def change_example(example):
+            image = tf.numpy_function(change, [example["image"]], example["image"].dtype)
+            return {**example, "image": tf.ensure_shape(image, example["image"].shape)}
+
+        return dataset.map(change_example)
+
+    return Stages((*stages, Stage("blacken", apply)), stages.options)
+
+def miss(stages):
+    return stages.insert_after("augment", *stages[-1:])
+
+def raise_error(stages):
+    def apply(dataset):
+        return dataset.map(lambda example: {**example, "image": tf.reshape(example["image"], [7])})
+
+    return Stages((*stages, Stage("broken", apply)), stages.options)
+"""
+
+
+@pytest.fixture
+def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch) -> Iterator[Tfpipe]:
+    """Runs a command in this process, in a folder with the module of the stages."""
+    (tmp_path / "user_stages.py").write_text(STAGES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tfpipe
+    sys.modules.pop("user_stages", None)
+
+
+def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
+    done = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:blacken", "--json")
+    assert done.code == 0, done.err
+    assert len(list(tmp_path.glob("pixels-*-0"))) == 1  # processes
+    broken = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:raise_error")
+    assert broken.code == 1
+    assert "failure  shapes        The pipeline failed: " in broken.out
+    assert "Not ready: " in broken.out
+
+
+def test_errors_of_the_users_stages_are_sentences(small_dataset: Path, run: Tfpipe) -> None:
+    options = ("profile", small_dataset, "--step-ms", 5)
+    done = run(*options, "--batch-size", 4, "--stages", "user_stages:raise_error")
+    assert done.code == 1
+    assert "Error: The pipeline failed: " in done.err
+    assert "Cannot reshape a tensor" in done.err
+    assert "Traceback" not in done.err
+    Path("exact.toml").write_text("order = 'exact'\nbatch_size = 4\n")
+    done = run(*options, "--config", "exact.toml", "--stages", "user_stages:miss")
+    assert done.code == 2
+    assert "This pipeline has no stage 'augment'; it has list, read, decode, batch, prefetch. With " in done.err
+
+
+@pytest.mark.slow
+def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_dataset: Path, tmp_path: Path) -> None:
+    """The user's module loads TensorFlow, whose libraries log as they start."""
+    options = ("--step-ms", 5, "--batch-size", 4, "--seconds", 0.5, "--stages", "user_stages:blacken", "--json")
+    (tmp_path / "user_stages.py").write_text(STAGES)
+    environment = {"PYTHONPATH": PATH_OF_REPOSITORY, "CUDA_VISIBLE_DEVICES": ""}
+    done = run_python("-m", "tfpipe", "profile", small_dataset, *options, cwd=tmp_path, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["dataset"]["own_stages"] == ["blacken"]

@@ -1,10 +1,14 @@
 """The live monitor in loops: what it reports beside waits and steps whose times are known."""
 
+import json
 import logging
+import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -359,3 +363,23 @@ def test_a_dataset_that_nobody_watches_is_told(make_batches: MakeBatches, caplog
     assert "input_wait_fraction" not in history.history
     with pytest.raises(DataError, match="the clock saw no batch"):
         monitor.result()
+
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "idle_agreement.py"
+PLANTED = ("0%", "5%", "25%", "50%", "75%")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="needs the machine for itself: run it with -n 0")
+@pytest.mark.parametrize("loop", ["loop", "keras"])
+def test_loop_and_monitor_agree(tmp_path: Path, loop: str) -> None:
+    rows = tmp_path / "rows.json"
+    options = ["--rounds", "3", "--loop", loop, "--json", str(rows)]
+    for planted in PLANTED:
+        options += ["--only", planted]
+    subprocess.run([sys.executable, str(BENCHMARK), *options], check=True, capture_output=True)
+    all_rows = json.loads(rows.read_text())
+    assert {row["input"] for row in all_rows} == set(PLANTED)
+    for planted in PLANTED:
+        planted_rows = [row for row in all_rows if row["input"] == planted]
+        assert abs(statistics.median(row["training"] - row["monitor"] for row in planted_rows)) < 0.03, planted_rows

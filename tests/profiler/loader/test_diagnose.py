@@ -1,13 +1,63 @@
-"""The wall that holds a loader, and its fixes, from figures written by hand."""
+"""The wall that holds a loader, its fixes, and what the report says of them, from figures written by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.profiler.loader.profiles import BATCH, OPTIONS, make_profile, make_use
+from tests.profiler.profiles import make_spread
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.loader.diagnose import compute_costs, find_loader_bottleneck, list_loader_fixes
-from tfpipe.profiler.types import Drive, Fix, LoaderProfile, ProcessUse
+from tfpipe.profiler.report.text_json import to_text
+from tfpipe.profiler.types import Activity, BatchInfo, Drive, Fix, HostUse, LoaderProfile, ProcessUse, StepTiming
+
+BATCH = BatchInfo(10, 10 * 150_528, "uint8", (10, 224, 224, 3))
+OPTIONS = {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True, "in_order": True}
+
+
+def make_use(pid: int = 1, **facts: Any) -> ProcessUse:
+    """Returns a worker that computes for all of 10 s, in a function of the user, and makes 50 images."""
+    use = ProcessUse(
+        pid,
+        10.0,
+        cpu_s=10.0,
+        seconds={"functions": 8.0, "decoding": 2.0},
+        functions=(("train.py:7 blur", "functions", 8.0), ("train.py:5 load", "decoding", 2.0)),
+        record_s=(0.2,) * 50,
+    )
+    return replace(use, **facts)
+
+
+def make_profile(*workers: ProcessUse, **facts: Any) -> LoaderProfile:
+    """Returns the profile of a DataLoader with two busy workers on two cores: 10 images/s, and 20 needed.
+
+    A step takes `step_s`, and `paced_s` is the time of ten. Other programs take `others_cores`.
+    """
+    uses = facts.get("workers", workers or (make_use(1), make_use(2)))
+    main = facts.get("main", ProcessUse(3, 10.0, cpu_s=0.1, seconds={"handing over": 0.1, "idle": 9.9}))
+    step_s, wall_s = facts.pop("step_s", 0.5), facts.pop("paced_s", 10.0)
+    wait = make_spread(0.9)
+    timing = StepTiming("loop" if step_s else "none", 10, 10, make_spread(step_s), wall_s, make_spread(1.0), wait)
+    free = facts.get("free", Drive(10, 10.0))
+    used_s = sum(use.cpu_s for use in (*uses, main))
+    other = facts.pop("others_cores", 0.0) / 2
+    profile = LoaderProfile(
+        step=timing,
+        host=HostUse(2, used_s / free.wall_s / 2, 10**9, 16 * 10**9, 0.0, other_cpu_fraction=other),
+        images_per_second=100 / wall_s,
+        first_batch_s=1.0,
+        kind="PyTorch DataLoader",
+        options=OPTIONS,
+        batch=BATCH,
+        free=free,
+        workers=uses,
+        main=main,
+        restart_s=0.0,
+        steps_per_epoch=100,
+        cores=2.0,
+    )
+    return replace(profile, **facts)
+
 
 IDLE = make_use(2, cpu_s=1.0, seconds={"functions": 1.0, "idle": 9.0}, record_s=(0.02,) * 50)
 PAD, LOAD = ("train.py:9 pad", "functions", 9.0), ("train.py:5 load", "reading", 9.0)
@@ -176,3 +226,69 @@ def test_floats_are_written_before_they_are_collated() -> None:
     profile = make_profile(*uses, main=main, batch=replace(BATCH, dtype="float64"), step_s=0.0)
     fix = next(fix for fix in make_report(profile).fixes if "uint8" in fix.instruction)
     assert get_gain(profile, fix) == pytest.approx(20.8 / (8 + 12 / 8 + 0.8 / 8))
+
+
+SECONDS: dict[Activity, float] = {"other": 1.4, "collating": 0.6, "no core": 8.0}
+FILL: tuple[tuple[str, Activity, float], ...] = (("train.py:9 fill", "collating", 3.0),)
+STARVING = ProcessUse(3, 10.0, cpu_s=4.0, pool_s=2.0, seconds=SECONDS, functions=FILL)
+"""PyTorch computes for 2 s in each of two threads, and waits for a core for 8 s."""
+
+
+def make_starving(use: ProcessUse = STARVING, **facts: Any) -> LoaderProfile:
+    facts = {"torch_threads": 2, **facts}
+    return make_profile(main=use, workers=(), options=OPTIONS | {"num_workers": 0}, **facts)
+
+
+def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() -> None:
+    text = to_text(make_report(make_starving()))
+    assert text.startswith(
+        "Bottleneck: starving threads (torch.set_num_threads)\n\n"
+        "PyTorch computes in 2 threads, and this loader gets 0.4 of 2 cores: it waits for a core in 80 % of the time.\n"
+    )
+    assert (
+        "1. Call `torch.set_num_threads(1)` (your code)\n   10 images/s, 50 % idle predicted. 50 % of the loader's "
+        "processor time is in threads of a library.\n2. num_workers=2 (an option or a line of yours)\n"
+    ) in text
+
+
+ONE_EACH = "Give each worker one thread, by `torch.set_num_threads(1)` or `cv2.setNumThreads(0)` in `worker_init_fn`"
+WORKERS = [make_use(n, cpu_s=5.0, pool_s=3.0, seconds={"no core": 8.0, "other": 2.0}) for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind", "first"),
+    [
+        (make_starving(torch_threads=8), "starving threads", "Call `torch.set_num_threads(1)`"),
+        (make_starving(torch_threads=1), "starving threads", "Give the library one thread"),
+        (make_starving(replace(STARVING, pool_s=1.2)), "too few workers", "num_workers=2"),  # collating alone
+        (make_starving(free=Drive(10, 2.0)), "too few workers", "num_workers=2"),  # two cores for two threads
+        (make_starving(replace(STARVING, seconds={"other": 8.0, "no core": 2.0})), "too few workers", "num_workers=2"),
+        (make_profile(*WORKERS), "starving threads", ONE_EACH),
+    ],
+)
+def test_which_threads_starve(profile: LoaderProfile, kind: str, first: str) -> None:
+    report = make_report(profile)
+    assert report.bottleneck.stage == kind
+    assert report.fixes[0].name.startswith(first)
+
+
+def test_busy_neighbors_stand_in_the_first_line() -> None:
+    crowded = make_report(make_starving(others_cores=1.6))
+    lines = to_text(crowded).splitlines()
+    assert lines[0].startswith("Busy neighbors: other programs take 80 % of 2 cores. End them and run this again: ")
+    assert lines[1].startswith("Bottleneck: starving threads")
+    text = to_text(make_report(make_starving(others_cores=0.1)))
+    assert "Busy" not in text
+    assert "   18 images/s, 10 % idle predicted. 2 workers can make batches at once, while the step runs.\n" in text
+
+
+def test_an_activity_has_one_figure_in_a_report() -> None:
+    """Of 10 s the loop waits for a core for 6 s; "other" is 65 % of the rest."""
+    seconds, fill = {"other": 2.6, "functions": 1.4, "no core": 6.0}, ("train.py:9 fill", "functions", 1.4)
+    use = replace(STARVING, pool_s=0.0, seconds=seconds, functions=(fill,))
+    text = to_text(make_report(make_starving(use)))
+    assert " 26 % of the time goes to other code, and 60 % to waiting for a core.\n" in text
+    assert "\nother                   26 %\n" in text
+    assert "\nyour functions          14 %\n" in text
+    assert "\n      14 %  train.py:9 fill\n" in text
+    assert "65 %" not in text
