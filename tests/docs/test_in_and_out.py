@@ -84,7 +84,7 @@ TESTS = {
         "readers/test_tensor_batches.py::test_lists_are_vectors",
     ],
     "several images a record, from Python code": [
-        "cli/test_several_images.py::test_records_hold_lists",
+        "cli/test_kinds_of_records.py::test_records_hold_lists",
         "pipeline/test_several_images.py::test_images_are_drawn_among_as_many_as_a_record_has",
     ],
     "WebDataset": [
