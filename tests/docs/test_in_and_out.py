@@ -19,10 +19,10 @@ TESTS = {
         "beam_jobs/inputs/test_table.py::test_every_kind_of_column_is_read_back_by_tensorflow",
         "beam_jobs/inputs/test_table.py::test_boxes_can_be_given_by_lists",
         "beam_jobs/inputs/test_table.py::test_a_table_in_many_files_is_one_table",
-        "cli/test_shard_tables.py::test_other_separators",
+        "cli/test_shard.py::test_other_separators",
     ],
-    "several classes an image, in a table": ["cli/test_shard_tables.py::test_several_labels"],
-    "a target of a regression, in a table": ["cli/test_shard_tables.py::test_the_target_of_a_regression"],
+    "several classes an image, in a table": ["cli/test_shard.py::test_several_labels"],
+    "a target of a regression, in a table": ["cli/test_shard.py::test_the_target_of_a_regression"],
     "`.tar`, `.tar.gz` or `.zip`, also tars in a tar or in a folder": [
         "beam_jobs/inputs/test_archive.py::test_members_of_archives_are_read",
         "beam_jobs/inputs/test_archive.py::test_tar_files_in_a_tar_file_are_listed",
