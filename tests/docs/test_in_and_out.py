@@ -70,13 +70,13 @@ TESTS = {
     ],
     "TFRecords, as a dataset of tfpipe": ["beam_jobs/test_foreign.py::test_features_of_every_kind"],
     "TFRecords that are compressed": [
-        "integrity/foreign/test_index_pipeline.py::test_compressed_files_are_read_in_throughput_order"
+        "integrity/foreign/test_index_read.py::test_compressed_files_are_read_in_throughput_order"
     ],
     "TFRecords of any content, to shuffle them": ["beam_jobs/test_opaque_job.py::test_all_records_in_another_order"],
     "TFRecords with tensors of `tf.io.serialize_tensor`": [
-        "integrity/foreign/test_index_tensors.py::test_they_are_read_padded_or_ragged"
+        "integrity/foreign/test_index.py::test_they_are_read_padded_or_ragged"
     ],
-    "a prepared dataset of TFDS": ["integrity/foreign/test_index_tfds.py::test_tfds_is_indexed_verified_and_resumed"],
+    "a prepared dataset of TFDS": ["integrity/foreign/test_index_read.py::test_tfds_is_indexed_verified_and_resumed"],
     "several datasets": ["beam_jobs/test_merge.py::test_records_and_labels"],
     "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
     "several classes a record, from Python code": [
@@ -106,7 +106,7 @@ TESTS = {
     ],
     "TensorFlow Datasets": ["format/test_tfds_metadata.py::test_a_mixed_split"],
     "tf-models": ["test_other_readers.py::test_tf_models_finds_the_features_that_it_documents"],
-    "`tf.data`": ["integrity/foreign/test_index_pipeline.py::test_every_record_is_evaluated_once"],
+    "`tf.data`": ["integrity/foreign/test_index_read.py::test_every_record_is_evaluated_once"],
     "PyTorch": ["test_every_kind.py::test_tensorflow_pytorch_and_jax_read_equal_values"],
     "JAX": ["test_every_kind.py::test_tensorflow_pytorch_and_jax_read_equal_values"],
     "Grain, batches or records by number": [
