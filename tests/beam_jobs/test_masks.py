@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.beam_jobs.datasets import (
-    join_datasets,
-    list_source,
-    make_dataset,
-    read_quarantine,
-    read_records,
-)
+from tests.beam_jobs.datasets import join_datasets, list_source, make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.mask_files import make_classes, make_mask, make_palette
 from tests.refusals import refusal

@@ -13,13 +13,7 @@ import pytest
 from beam_jobs import process_pool, shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.shard_job import ShardResult
-from tests.beam_jobs.commands import (
-    check_no_orphans,
-    finish_command,
-    list_processes,
-    start_command,
-    wait_for,
-)
+from tests.beam_jobs.commands import check_no_orphans, finish_command, list_processes, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_many, write_tar, write_zip
 from tests.observers import Recorder

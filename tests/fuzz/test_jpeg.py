@@ -147,13 +147,7 @@ def decode_in_batch(data: bytes, box: Box, pixels: NDArray[Any], *, flip: bool, 
 
 
 def make_expected(
-    pixels: NDArray[np.uint8],
-    size: tuple[int, int],
-    *,
-    dtype: str,
-    flip: bool,
-    offset: Any,
-    factor: Any,
+    pixels: NDArray[np.uint8], size: tuple[int, int], *, dtype: str, flip: bool, offset: Any, factor: Any
 ) -> NDArray[Any]:
     """Makes the result from a crop of the whole reduced image by TensorFlow's operations."""
     result: NDArray[Any] = pixels

@@ -23,11 +23,7 @@ from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 NAMES = ("red", "round", "small")
-SCHEMA = {
-    "id": fields.Values("int64"),
-    "tags": fields.Labels(NAMES),
-    "pair": fields.Labels(NAMES, count=2),
-}
+SCHEMA = {"id": fields.Values("int64"), "tags": fields.Labels(NAMES), "pair": fields.Labels(NAMES, count=2)}
 
 
 def make_record(number: int) -> dict[str, Any]:

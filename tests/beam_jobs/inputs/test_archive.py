@@ -16,13 +16,7 @@ from typing import IO
 import pytest
 
 from beam_jobs.inputs import archive
-from beam_jobs.inputs.archive import (
-    ListedFile,
-    is_archive,
-    is_compressed_tar,
-    list_archive,
-    strip_archive_suffix,
-)
+from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef

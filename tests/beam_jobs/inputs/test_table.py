@@ -76,7 +76,7 @@ def test_faults_name_the_file_and_the_row(tmp_path: Path) -> None:
     for k in range(2):
         (tmp_path / f"t-{k}.jsonl").write_text('{"image": "1", "x": 1}\n\n[]\n{"image": "1", "x": "%s"}\n' % ("a" * k))
     assert refuse_source(tmp_path / "t-*.jsonl").splitlines() == [
-        f"{tmp_path}/t-0.jsonl, row 2: must be a JSON object, got list. So does row 2 of {tmp_path}/t-1.jsonl.",
+        f"{tmp_path}/t-0.jsonl, row 2: must be a JSON object, got list. So does row 2 of {tmp_path}/t-1.jsonl."
     ]
 
 

@@ -219,10 +219,7 @@ def test_trailing_defaults_are_dropped() -> None:
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [
-        (b'["a",1', "Expecting ',' delimiter: line 1 column 7 (char 6)"),
-        (b"7", "cannot unpack non-iterable int object"),
-    ],
+    [(b'["a",1', "Expecting ',' delimiter: line 1 column 7 (char 6)"), (b"7", "cannot unpack non-iterable int object")],
 )
 def test_a_damaged_line_is_refused(line: bytes, why: str) -> None:
     with pytest.raises(FormatError) as caught:

@@ -183,11 +183,7 @@ SIDES = "'bbox' must be left, top, width and height in pixels, got"
         ("categories", [A, {"id": 1, "name": "b"}], "category 2: id 1 must be one class, but is 'a' and 'b'."),
         ("annotations", [{}], "annotation 1: 'image_id' must be a whole number, got None."),
         ("annotations", [make_box(10, 1, 2, 3)], f"annotation 1: {SIDES} [1, 2, 3]."),
-        (
-            "annotations",
-            [{"image_id": 1, "caption": "\ud800"}],
-            f"annotation 1: {TEXT} '\\ud800'.",
-        ),
+        ("annotations", [{"image_id": 1, "caption": "\ud800"}], f"annotation 1: {TEXT} '\\ud800'."),
     ],
 )
 def test_a_wrong_element_is_refused(tmp_path: Path, array: str, elements: list[dict[str, Any]], message: str) -> None:
