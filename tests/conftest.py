@@ -29,6 +29,7 @@ settings.load_profile("no deadline")
 
 ROOT = Path(__file__).resolve().parent.parent
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # keeps TensorFlow's log out of the tests
 # The processes that tests start load TensorFlow without what no test needs.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(ROOT / "tests" / "child_path"), os.environ.get("PYTHONPATH")])

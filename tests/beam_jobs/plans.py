@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -15,7 +16,9 @@ from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shard_job import plan_shards
+from beam_jobs.shards.job import Job
 from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.images import write_files, write_tar, write_zip
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 
@@ -102,6 +105,13 @@ def write_archives(folder: Path, ending: str = ".gz") -> Path:
         else:
             write_tar(folder / f"class{k}.tar{ending if k else ''}", files, "w:gz" if k and ending else "w")
     return folder
+
+
+def make_job(output: str = "out", name: str = "pets", num_shards: int = 4) -> Job:
+    """Makes a planned job without images, for what a runner does before and after its work."""
+    job = Job(WorkDir(output), "", {})
+    vars(job)["header"] = SimpleNamespace(name=name, shards=[SimpleNamespace(images=1)] * num_shards)
+    return job
 
 
 def read_lines(plan: Plan) -> list[list[PlannedImage]]:

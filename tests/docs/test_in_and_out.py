@@ -11,9 +11,9 @@ PAGE = DOCS / "howto" / "in-and-out.md"
 # The first cell of each row, and the tests: `tests/FILE.py::FUNCTION`.
 TESTS = {
     "a folder of images, of class folders, or of splits with class folders": [
-        "beam_jobs/inputs/test_class_folders.py::test_layouts_of_an_archive_and_of_a_folder",
-        "beam_jobs/inputs/test_class_folders.py::test_class_folders",
-        "beam_jobs/inputs/test_class_folders.py::test_split_folders",
+        "beam_jobs/inputs/test_folder.py::test_layouts_of_an_archive_and_of_a_folder",
+        "beam_jobs/inputs/test_folder.py::test_class_folders",
+        "beam_jobs/inputs/test_folder.py::test_split_folders",
     ],
     "[a table](tables.md): `.csv`, `.tsv`, `.jsonl` or `.parquet`, one file or many": [
         "beam_jobs/inputs/test_table.py::test_every_kind_of_column_is_read_back_by_tensorflow",
@@ -26,7 +26,7 @@ TESTS = {
     "`.tar`, `.tar.gz` or `.zip`, also tars in a tar or in a folder": [
         "beam_jobs/inputs/test_archive.py::test_members_of_archives_are_read",
         "beam_jobs/inputs/test_archive.py::test_tar_files_in_a_tar_file_are_listed",
-        "beam_jobs/inputs/test_class_folders.py::test_a_folder_of_tars",
+        "beam_jobs/inputs/test_folder.py::test_a_folder_of_tars",
     ],
     "WebDataset and img2dataset: tars of images beside captions": [
         "beam_jobs/inputs/test_pairs.py::test_a_tar_of_img2dataset_becomes_captions_and_columns",
@@ -77,7 +77,7 @@ TESTS = {
         "integrity/foreign/test_index.py::test_they_are_read_padded_or_ragged"
     ],
     "a prepared dataset of TFDS": ["integrity/foreign/test_index_read.py::test_tfds_is_indexed_verified_and_resumed"],
-    "several datasets": ["beam_jobs/test_merge.py::test_records_and_labels"],
+    "several datasets": ["beam_jobs/inputs/test_dataset.py::test_records_and_labels"],
     "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
     "several classes a record, from Python code": [
         "writer/test_labels.py::test_names_and_numbers_are_stored_as_numbers",

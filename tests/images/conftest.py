@@ -1,12 +1,9 @@
 """Fixtures: images drawn by code, and TensorFlow's decoders, which judge the stored images."""
 
-import os
 import struct
 import zlib
 from collections.abc import Callable
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Decoding of stored images to arrays."""
+"""Decoding of stored images to arrays, and their headers: format, size, and what simple decoders handle wrongly."""
 
 import io
 from typing import Any
@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.beam_jobs.images import save_image
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_pixels
+from tfpipe.images.decode import ImageHeader, decode_pixels, read_image_header
 from tfpipe.images.errors import BadImage
 
 RNG = np.random.default_rng(5)
@@ -68,3 +68,40 @@ def test_bytes_that_are_not_an_image_are_refused(data: bytes) -> None:
 def test_a_size_beyond_the_limit_is_refused_from_the_header(kind: str) -> None:
     with pytest.raises(BadImage, match="pixels"):
         decode_pixels(encode(COLOR, kind), ImageForm(max_pixels=53))
+
+
+def encode_plain(kind: str, mode: str = "RGB", **options: object) -> bytes:
+    return save_image(Image.new(mode, (40, 30)), kind, **options)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
+def test_every_format_tells_its_size(kind: str) -> None:
+    assert read_image_header(encode_plain(kind)) == ImageHeader(kind, 40, 30)
+
+
+def test_properties_that_simple_decoders_handle_wrongly_are_noticed() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    deep = save_image(Image.fromarray(np.zeros((30, 40), np.uint16)))
+    assert read_image_header(encode_plain("JPEG", exif=exif)) == ImageHeader("JPEG", 40, 30, ("turned",))
+    assert read_image_header(encode_plain("JPEG", "CMYK")).noticed == ("cmyk",)
+    assert read_image_header(encode_plain("JPEG", progressive=True)).noticed == ("progressive",)
+    assert read_image_header(encode_plain("PNG", "RGBA")).noticed == ("transparent",)
+    assert read_image_header(deep).noticed == ("16_bit",)
+
+
+def test_no_pixel_is_decoded() -> None:
+    whole = encode_plain("JPEG")
+    assert read_image_header(whole[: len(whole) - 20]) == ImageHeader("JPEG", 40, 30)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])
+def test_a_cut_header_is_refused(kind: str) -> None:
+    for size in range(0, 20):
+        with pytest.raises(BadImage):
+            read_image_header(encode_plain(kind)[:size])
+
+
+def test_the_refusal_of_a_text_says_what_it_is() -> None:
+    with pytest.raises(BadImage, match="not an image: it begins like text"):
+        read_image_header(b"hello")

@@ -1,5 +1,6 @@
-"""Views of a dataset: what they choose, and that every reader reads them as a dataset of their own."""
+"""Views of a dataset: what they choose; every reader reads them, and every command honors or refuses them."""
 
+import json
 import os
 import re
 import shutil
@@ -13,19 +14,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tfpipe
+import tfpipe as library
 from tests.beam_jobs.datasets import make_dataset
+from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
-from tests.layers.growth import list_names
+from tests.layers.growth import add_view, find_part, list_names
 from tests.refusals import refusal
+from tests.service.workers import open_as_worker
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.file_names import info_name
 from tfpipe.format.view import View
+from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
+from tfpipe.profiler.measure.option_costs import sample_records
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.views.choose import _to_units, find_info, make_view, write_view
@@ -36,11 +42,11 @@ CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("ima
 
 
 def choose(dataset: str, where: str = "", **options: Any) -> View:
-    return make_view(tfpipe.load_manifest(dataset), ViewConfig("v", where, **options))
+    return make_view(library.load_manifest(dataset), ViewConfig("v", where, **options))
 
 
 def add(dataset: str, where: str = "", **options: Any) -> str:
-    write_view(tfpipe.load_manifest(dataset), choose(dataset, where, **options), overwrite=True)
+    write_view(library.load_manifest(dataset), choose(dataset, where, **options), overwrite=True)
     return f"{dataset}@v"
 
 
@@ -69,7 +75,7 @@ def test_a_folder_may_have_any_name(pets: str, tmp_path: Path) -> None:
 
 
 def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:
-    manifest = tfpipe.load_manifest(pets)
+    manifest = library.load_manifest(pets)
     columns = ("name", "label", "label_id", "bytes", "digest", "format", "height", "width", "channels", "colorspace")
     assert list_columns(manifest) == columns
     files = find_info(manifest, "train", str(tmp_path / "unused"))
@@ -84,11 +90,11 @@ def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:
 
 def test_record_info_is_made_once_and_again_for_another_shard(pets: str) -> None:
     choose(pets)
-    file = Path(pets, info_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
+    file = Path(pets, info_name(library.load_manifest(pets).splits["train"].shards[0].file))
     made = file.stat().st_mtime_ns
     choose(pets)
     assert file.stat().st_mtime_ns == made
-    other = Path(pets, info_name(tfpipe.load_manifest(pets).splits["train"].shards[1].file))
+    other = Path(pets, info_name(library.load_manifest(pets).splits["train"].shards[1].file))
     shutil.copyfile(other, file)
     for damage in (other.read_bytes(), other.read_bytes()[:100], b""):
         file.write_bytes(damage)
@@ -96,10 +102,10 @@ def test_record_info_is_made_once_and_again_for_another_shard(pets: str) -> None
 
 
 def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
-    file = Path(pets, info_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
+    file = Path(pets, info_name(library.load_manifest(pets).splits["train"].shards[0].file))
     whole, name = file.read_bytes(), "index/train-00000-of-00002.parquet"
     assert verify(pets, VerifyConfig(workers=0)).damaged == []
-    manifest = tfpipe.load_manifest(pets)
+    manifest = library.load_manifest(pets)
     shard, table = manifest.splits["train"].shards[0], pq.read_table(file)
     found = 0
     for at in range(0, len(whole), 17):
@@ -131,15 +137,15 @@ def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch) -> No
 
 
 def test_a_view_counts_what_it_has(pets: str) -> None:
-    whole = tfpipe.load_manifest(pets).splits["train"]
+    whole = library.load_manifest(pets).splits["train"]
     view = choose(pets, "label <> 'dog'").splits["train"]
     assert (view.records, view.stored_records, view.class_counts) == (8, 12, (6, 0, 2))
     assert choose(pets).splits["train"].bytes == whole.bytes
     assert 0 < view.bytes < whole.bytes
-    assert tfpipe.load_manifest(add(pets, "label <> 'dog'")).splits["train"].records_per_shard == tuple(
+    assert library.load_manifest(add(pets, "label <> 'dog'")).splits["train"].records_per_shard == tuple(
         int(((view.numbers >= start) & (view.numbers < start + 6)).sum()) for start in (0, 6)
     )
-    assert list(tfpipe.load_manifest(add(pets, "split = 'train'")).splits) == ["train"]
+    assert list(library.load_manifest(add(pets, "split = 'train'")).splits) == ["train"]
 
 
 def test_duplicates_are_counted_across_splits(draw_images: Any, tmp_path: Path) -> None:
@@ -235,20 +241,20 @@ def test_conditions_and_weights_that_do_not_fit(pets: str) -> None:
 
 def test_a_view_that_is_not_there(pets: str) -> None:
     sentence = f"{pets} has no view 'big'; it has none. `tfpipe view {pets} ... --name big` makes one."
-    assert refusal(DataError, tfpipe.load_manifest, f"{pets}@big") == sentence
+    assert refusal(DataError, library.load_manifest, f"{pets}@big") == sentence
     add(pets)
-    assert "has no view 'big'; it has v." in refusal(DataError, tfpipe.load_manifest, f"{pets}@big")
+    assert "has no view 'big'; it has v." in refusal(DataError, library.load_manifest, f"{pets}@big")
     with pytest.raises(ConfigError, match=r"^A view is made of a dataset and not of the view 'v'\. Leave the @ out\.$"):
         choose(f"{pets}@v")
     shutil.copytree(pets, f"{pets}@v")
-    assert tfpipe.load_manifest(f"{pets}@v").directory == f"{pets}@v"
+    assert library.load_manifest(f"{pets}@v").directory == f"{pets}@v"
 
 
 def test_a_view_of_other_shards_is_refused(pets: str, draw_images: Any, tmp_path: Path) -> None:
     make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1)
     made = choose(str(tmp_path / "out"))
-    write_view(tfpipe.load_manifest(pets), made)
-    assert refusal(FormatError, tfpipe.load_manifest, f"{pets}@v") == (
+    write_view(library.load_manifest(pets), made)
+    assert refusal(FormatError, library.load_manifest, f"{pets}@v") == (
         f"The view 'v' was made for other shards than those of 'train' in {pets}. Make it again by `tfpipe view`."
     )
 
@@ -321,12 +327,105 @@ def test_a_position_belongs_to_the_view(pets: str, cats: str) -> None:
     again = make(cats)
     again.load_state_dict({**again.state_dict(), "epoch": 1, "step": 1})
     np.testing.assert_array_equal(next(iter(again))["image"], steps[3])
-    whole, view = (tfpipe.load_manifest(address).splits["train"].fingerprint for address in (pets, cats))
+    whole, view = (library.load_manifest(address).splits["train"].fingerprint for address in (pets, cats))
     assert whole != view
 
 
 def test_views_mix(pets: str, cats: str) -> None:
     shutil.copytree(pets, f"{pets}2")
-    names = read_names(NumpyBatches(tfpipe.mix({cats: 0.5, f"{pets}2": 0.5}), "train", CONFIG))
+    names = read_names(NumpyBatches(library.mix({cats: 0.5, f"{pets}2": 0.5}), "train", CONFIG))
     assert len(names) == 20
     assert {name for name in names if "dog" in name}
+
+
+@pytest.fixture(scope="module")
+def owls_once(small_dataset: Path, tmp_path_factory) -> Path:
+    folder = shutil.copytree(small_dataset, tmp_path_factory.mktemp("owls") / "pets")
+    add_view(folder, "owls", "label <> 'dog'", weights="label_id")
+    return folder
+
+
+@pytest.fixture
+def owls(owls_once: Path, tmp_path: Path) -> str:
+    """The view of all but the dogs: 8 of 12 records for training, 2 of 3 for validation, in two shards each."""
+    return f"{shutil.copytree(owls_once, tmp_path / 'pets')}@owls"
+
+
+def test_an_export_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    ran = tfpipe("export", owls, tmp_path / "out", "--to", "webdataset", "--workers", 0, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    records = {name: split["records"] for name, split in json.loads(ran.out)["splits"].items()}
+    assert records == {"train": 8, "validation": 2}
+
+
+@pytest.mark.parametrize("command", ["reshard", "merge"])
+def test_a_new_dataset_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe, command: str) -> None:
+    output = tmp_path / "out"
+    sources = [owls] if command == "reshard" else [owls, owls]
+    ran = tfpipe(command, *sources, output, "--no-shuffle", "--num-shards", 3)
+    assert ran.code == 0, ran.err
+    assert sorted(list_names(str(output))) == sorted(len(sources) * list_names(owls))
+    assert library.load_manifest(str(output)).splits["train"].class_counts == (6 * len(sources), 0, 2 * len(sources))
+    assert verify(str(output), VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
+
+
+def test_a_record_is_shown_by_its_number_in_the_view(owls: str, tfpipe: Tfpipe) -> None:
+    shown = json.loads(tfpipe("inspect", owls, "--record", "train:5", "--json").out)
+    assert shown["features"]["image/filename"] == list_names(owls)[5]
+    said = "Records, size and classes are those that are read; the rest is that of all stored records."
+    assert said in " ".join(tfpipe("inspect", owls).out.split())
+    assert said not in " ".join(tfpipe("inspect", owls.rpartition("@")[0]).out.split())
+    summary = json.loads(tfpipe("inspect", owls, "--json").out)
+    assert {name: split["records"] for name, split in summary["splits"].items()} == {"train": 8, "validation": 2}
+
+
+def test_a_profile_samples_the_view(owls: str) -> None:
+    source = Source.from_manifest(library.load_manifest(owls), "train")
+    assert source.shard_records == library.load_manifest(owls).splits["train"].records_per_shard
+    assert sum(source.shard_records) == source.num_records == 8
+    chosen = {record.name.encode() for record in data_source(owls, "train")}
+    for payload in sample_records(source):
+        assert any(name in payload for name in chosen)
+
+
+def test_a_worker_of_a_service_opens_the_view(owls: str) -> None:
+    reader = NumpyBatches(owls, "train", replace(CONFIG, service=ServiceOptions()))
+    maker = open_as_worker(reader._maker.plan)
+    assert maker.plan.source.name == f"'train' of {owls}"
+    assert maker.plan.list_numbers(3, 0).tolist() == reader._maker.plan.list_numbers(3, 0).tolist()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_textbook_pipeline_refuses_a_view(owls: str, training: bool) -> None:
+    """It reads whole files, so it would give records that the view leaves out."""
+    config = replace(CONFIG, order="throughput", training=training)
+    assert refusal(ConfigError, library.build_dataset, owls, "train", config) == (
+        f"'train' of {owls} is a view: that is for batches by their steps, and `order` is throughput. Use "
+        "order='exact', in which stages of your own get whole batches."
+    )
+
+
+def test_the_views_of_a_dataset_are_verified_with_it(owls: str, tfpipe: Tfpipe) -> None:
+    folder = owls.partition("@")[0]
+    file = Path(folder, find_part(folder, "view"))
+    assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == []
+    flip_bit(file, -1)
+    detail = f"{file} is damaged: its bytes have another checksum. Make the view again by `tfpipe view`"
+    assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == [
+        Damage(find_part(folder, "view"), "view", detail)
+    ]
+    ran = tfpipe("verify", owls)
+    assert (ran.code, ran.err) == (
+        2,
+        f"Error: All records are checked, with all views of them, got {owls!r}. Give {folder}.\n",
+    )
+
+
+def test_a_dataset_with_views_is_overwritten(owls: str, tmp_path: Path, draw_images: object, tfpipe: Tfpipe) -> None:
+    folder = owls.partition("@")[0]
+    images = draw_images(tmp_path / "images")  # type: ignore[operator]
+    ran = tfpipe("shard", images, folder, "--seed", 5, "--overwrite")
+    assert ran.code == 0, ran.err
+    assert "is complete" in ran.out
+    assert not Path(folder, "views").exists()
+    assert not Path(folder, "catalog").exists()

@@ -22,7 +22,7 @@ from beam_jobs.runners.base import GraphWritten, Runner, RunnerConfig
 from beam_jobs.runners.dataflow import build_wheel
 from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import read_tree
-from tests.beam_jobs.runners.jobs import make_job
+from tests.beam_jobs.plans import make_job
 from tests.observers import Recorder
 from tests.refusals import refusal
 from tfpipe._version import __version__

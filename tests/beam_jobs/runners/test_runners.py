@@ -22,7 +22,7 @@ from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.commands import wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
-from tests.beam_jobs.runners.jobs import make_job
+from tests.beam_jobs.plans import make_job
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.system.host_limits import usable_cpus
