@@ -80,7 +80,7 @@ TESTS = {
     "several datasets": ["beam_jobs/inputs/test_dataset.py::test_records_and_labels"],
     "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
     "several classes a record, from Python code": [
-        "writer/test_labels.py::test_names_and_numbers_are_stored_as_numbers",
+        "writer/test_write.py::test_names_and_numbers_are_stored_as_numbers",
         "readers/test_tensor_batches.py::test_lists_are_vectors",
     ],
     "several images a record, from Python code": [

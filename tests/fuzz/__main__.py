@@ -15,25 +15,28 @@ from pathlib import Path
 
 import click
 
-from tests.fuzz import at_random
-from tests.fuzz.targets import TARGETS
+from tests.fuzz import targets as parsers
 
 
 @click.command()
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=10, show_default=True, help="In all.")
 @click.option(
-    "--target", "targets", multiple=True, type=click.Choice(list(TARGETS)), help="Only these.  [default: all]"
+    "--target",
+    "targets",
+    multiple=True,
+    type=click.Choice(list(parsers.TARGETS)),
+    help="Only these.  [default: all]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), help="Of the changes.  [default: another each time, printed]")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/fuzz"), show_default=True)
 @click.option("--input", "given", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Run this alone.")
 def main(minutes: float, targets: tuple[str, ...], seed: int | None, output: Path, given: Path | None) -> None:
     """Fuzz the parsers; inputs that fail are kept."""
-    names = targets or tuple(TARGETS)
-    at_random.limit()
+    names = targets or tuple(parsers.TARGETS)
+    parsers.limit()
     if given is not None:
         for name in names:
-            print(f"{name}: {'read' if at_random.run_timed(name, given.read_bytes()) else 'refused, as it must be'}")
+            print(f"{name}: {'read' if parsers.run_timed(name, given.read_bytes()) else 'refused, as it must be'}")
         return
     seed = random.randrange(2**31) if seed is None else seed
     seconds = minutes * 60 / len(names)
@@ -45,13 +48,13 @@ def main(minutes: float, targets: tuple[str, ...], seed: int | None, output: Pat
 
 def _fuzz(name: str, seconds: float, seed: int, output: Path) -> bool:
     """Fuzzes one parser, and says what came of it."""
-    runs, end, tried = 0, time.monotonic() + seconds, at_random.inputs(name, seed)
+    runs, end, tried = 0, time.monotonic() + seconds, parsers.inputs(name, seed)
     data = next(tried)
     while time.monotonic() < end:
         runs += 1
         try:
-            data = tried.send(at_random.run_timed(name, data))
-        except (Exception, at_random.TooSlow):
+            data = tried.send(parsers.run_timed(name, data))
+        except (Exception, parsers.TooSlow):
             traceback.print_exc()
             output.mkdir(parents=True, exist_ok=True)
             kept = output / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}"

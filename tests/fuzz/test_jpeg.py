@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tests.fuzz.jpeg.files import File, draw_file
+from tests.fuzz.jpegs import File, draw_file
 from tfpipe.native import batches
 from tfpipe.native import jpeg as native
 

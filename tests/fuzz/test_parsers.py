@@ -6,26 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import at_random
-from tests.fuzz.targets import TARGETS
+from tests.fuzz import targets
 
 REPOSITORY = Path(__file__).parent.parent.parent
 SLOW = ("resync", "manifest", "schema", "form", "tfds", "view", "catalog", "column")
-RUNS = {**dict.fromkeys(TARGETS, 1000), **dict.fromkeys(SLOW, 100), "checked_json": 20}
+RUNS = {**dict.fromkeys(targets.TARGETS, 1000), **dict.fromkeys(SLOW, 100), "checked_json": 20}
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", targets.TARGETS)
 def test_valid_inputs_are_read(name: str) -> None:
-    read = [at_random.run(name, data) for data in TARGETS[name].seeds]
+    read = [targets.run(name, data) for data in targets.TARGETS[name].seeds]
     assert sum(read) >= (len(read) + 1) // 2
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", targets.TARGETS)
 def test_changed_inputs_are_read_or_refused(name: str, seed: int) -> None:
-    tried = at_random.inputs(name, seed)
+    tried = targets.inputs(name, seed)
     data = next(tried)
     for _ in range(RUNS[name]):
-        data = tried.send(at_random.run(name, data))
+        data = tried.send(targets.run(name, data))
 
 
 def test_the_command_keeps_what_fails_and_repeats_it(tmp_path: Path) -> None:

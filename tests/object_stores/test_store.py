@@ -1,26 +1,110 @@
-"""The store of a scheme, against real protocol servers on loopback."""
+"""The stores of Google, Amazon, Azure and Hugging Face, against servers on loopback that speak as they do."""
 
 import base64
+import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 import pytest
 
 from beam_jobs import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
-from tests.beam_jobs.images import make_photos, write_files
-from tests.object_stores.azure_server import ACCOUNT, AzureServer
+from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files
+from tests.beam_jobs.inputs.parquet_files import write_parquet
 from tests.object_stores.conftest import Amazon, Cloud, Google
+from tests.object_stores.hub_server import HubServer
+from tests.object_stores.proxy import Answer, Server, answer_object, answer_xml
 from tests.refusals import refusal
 from tfpipe import load_manifest
 from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.storage import buckets, file_io, stores
+from tfpipe.export.run import ExportConfig, export
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.storage import buckets, file_io, hugging_face, stores
 from tfpipe.storage import store as object_store
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.failures import RetryConfig
 from tfpipe.storage.file_store import split_url
 from tfpipe.storage.store import Store
+
+ACCOUNT = "devstoreaccount1"
+_DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+_ENTRY = (
+    "<Blob><Name>{key}</Name><Properties><Last-Modified>{date}</Last-Modified><Content-Length>{size}</Content-Length>"
+    "<Content-Type>application/octet-stream</Content-Type><Etag>1</Etag></Properties></Blob>"
+)
+_DELETED = re.compile(rb"DELETE (\S+) HTTP/1.1")
+
+
+class AzureServer(Server):
+    """A server with the container `az://data`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[str, bytes] = {}
+        self._blocks: dict[str, bytes] = {}
+
+    def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        parts = urlsplit(path)
+        _, container, name = (*unquote(parts.path).lstrip("/").split("/", 2), "")[:3]
+        query = {key: value[0] for key, value in parse_qs(parts.query).items()}
+        if container != "data":
+            return Answer(404, [], b"<Error><Code>ContainerNotFound</Code></Error>")
+        if query.get("comp") == "list":
+            return self._list(query.get("prefix", ""), query.get("delimiter"))
+        if query.get("comp") == "batch":
+            return self._delete(body)
+        if command == "PUT":
+            return self._write(name, query, headers, body)
+        if name not in self.objects:
+            return Answer(404, [], b"<Error><Code>BlobNotFound</Code></Error>")
+        data = self.objects[name]
+        described = [("Last-Modified", _DATE), ("ETag", f'"{hashlib.md5(data).hexdigest()}"')]
+        return answer_object(len(data), lambda begin, end: data[begin:end], headers, described)
+
+    def _list(self, prefix: str, delimiter: str | None) -> Answer:
+        found = {name: data for name, data in sorted(self.objects.items()) if name.startswith(prefix)}
+        inside = {name for name in found if delimiter and delimiter in name[len(prefix) :]}
+        folders = sorted({f"{prefix}{name[len(prefix) :].split('/')[0]}/" for name in inside})
+        blobs = "".join(
+            _ENTRY.format(key=escape(name), size=len(data), date=_DATE)
+            for name, data in found.items()
+            if name not in inside
+        )
+        blobs += "".join(f"<BlobPrefix><Name>{escape(name)}</Name></BlobPrefix>" for name in folders)
+        return answer_xml(f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>")
+
+    def _delete(self, body: bytes) -> Answer:
+        paths = [unquote(match.decode()) for match in _DELETED.findall(body)]
+        answers = []
+        for number, path in enumerate(paths):
+            known = self.objects.pop(path.split("/data/", 1)[1], None) is not None
+            status = "202 Accepted" if known else "404 The specified blob does not exist."
+            error = "" if known else "x-ms-error-code: BlobNotFound\r\n"
+            answers.append(
+                f"--b\r\nContent-Type: application/http\r\nContent-ID: {number}\r\n\r\n"
+                f"HTTP/1.1 {status}\r\n{error}x-ms-request-id: 1\r\n\r\n"
+            )
+        return Answer(202, [("Content-Type", "multipart/mixed; boundary=b")], f"{''.join(answers)}--b--".encode())
+
+    def _write(self, name: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Answer:
+        if query.get("comp") == "block":
+            self._blocks[query["blockid"]] = body
+        elif query.get("comp") == "blocklist":
+            numbers = re.findall(r"<(?:Uncommitted|Latest)>(.*?)</", body.decode())
+            self.objects[name] = b"".join(self._blocks[number] for number in numbers)
+        elif source := headers.get("x-ms-copy-source"):
+            key = unquote(urlsplit(source).path).split("/data/", 1)[1]
+            if key not in self.objects:
+                return Answer(404, [], b"<Error><Code>BlobNotFound</Code></Error>")
+            self.objects[name] = self.objects[key]
+        else:
+            self.objects[name] = body
+        return Answer(201, [("ETag", '"1"'), ("Last-Modified", _DATE)], b"")
+
 
 HASTY = RetryConfig(first_s=1, retry_s=1, first_attempts=2, attempts=3, first_pause_s=0.02)
 SLOW = pytest.mark.slow
@@ -258,7 +342,7 @@ def azure(monkeypatch, tmp_path: Path) -> Iterator[AzureServer]:
     server.stop()
 
 
-def test_objects(azure: AzureServer, monkeypatch) -> None:
+def test_objects_of_azure(azure: AzureServer, monkeypatch) -> None:
     monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     store = Store("az")
     store.check("az://data/x")
@@ -291,3 +375,98 @@ def test_a_missing_account_is_one_sentence(azure: AzureServer, monkeypatch) -> N
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
     with pytest.raises(DataError, match=r"^az://data needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and"):
         Store("az").check("az://data/x")
+
+
+HUB = "hf://datasets/me/photos"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path: Path) -> Iterator[HubServer]:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    server = HubServer()
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    files = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+    monkeypatch.setattr(hugging_face, "_UNFINISHED", tmp_path / "unfinished")
+    stores.configure()
+    yield server
+    stores.configure()
+    server.stop()
+
+
+def test_files_on_hugging_face(hub: HubServer) -> None:
+    hub.files |= {"a": b"0123456789", "x/b": b"bb", "x/y/c": b""}
+    assert file_io.read_whole(f"{HUB}/a") == b"0123456789"
+    assert file_io.read_range(f"{HUB}/a", 3, 4) == b"3456"
+    assert file_io.read_range(f"{HUB}/a", 8, 4) == b"89"
+    with file_io.open_file(f"{HUB}/a") as file:
+        assert (file.seek(-4, 2), file.read(2), file.tell()) == (6, b"67", 8)
+    assert dict(file_io.list_tree(HUB)) == {"a": 10, "x/b": 2, "x/y/c": 0}
+    assert dict(file_io.list_children(HUB)) == {"a": 10, "x/": -1}
+    assert [*file_io.list_tree(f"{HUB}/none")] == []
+    assert file_io.get_sizes([f"{HUB}/a", f"{HUB}/x", f"{HUB}/z"]) == [10, -1, -1]
+    assert file_io.find(f"{HUB}/x/*") == [f"{HUB}/x/b"]
+    file_io.write_file(f"{HUB}/x/d", b"new")
+    file_io.rename(f"{HUB}/x/d", f"{HUB}/e")
+    file_io.remove(f"{HUB}/x/d")
+    assert hub.files["e"] == b"new"
+    assert "x/d" not in hub.files
+    with pytest.raises(KeyboardInterrupt), file_io.create(f"{HUB}/f") as file:
+        raise KeyboardInterrupt
+    assert hub.commits == ["Add x/d", "Add e", "Remove x/d"]
+    for name in ("x", "y"):
+        file_io.write_file(f"{HUB}/.tfpipe/rows/{name}", b"row")
+    assert file_io.list_names(f"{HUB}/.tfpipe/rows") == ["x", "y"]
+    assert file_io.list_names(f"{HUB}/.tfpipe") == ["rows"]
+    file_io.remove_tree(f"{HUB}/.tfpipe")
+    assert file_io.list_names(f"{HUB}/.tfpipe") == []
+    assert len(hub.commits) == 3  # a job's own files stay here
+
+
+def test_what_is_not_on_hugging_face_is_a_sentence(hub: HubServer, monkeypatch) -> None:
+    with pytest.raises(FileNotFoundError):
+        file_io.read_whole(f"{HUB}/none")
+    message = r"^There is no dataset hf://datasets/me/none, or these credentials may not see"
+    with pytest.raises(DataError, match=message):
+        verify("hf://datasets/me/none", VerifyConfig(workers=0))
+    stores.configure()
+    with pytest.raises(DataError, match=r"^A dataset on Hugging Face is named hf://datasets/OWNER/NAME, got hf://me/x"):
+        verify("hf://me/x", VerifyConfig(workers=0))
+
+
+def test_hugging_face_without_the_package(monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    message = "hf:// needs huggingface_hub. Install it with: pip install '.[hf]' in a checkout of tfpipe."
+    assert refusal(MissingDependencyError, hugging_face.HuggingFaceStore, HUB) == message
+
+
+def test_images_on_hugging_face_are_sharded_where_they_are(hub: HubServer, tmp_path: Path) -> None:
+    photos = make_photos({"cat": 3, "dog": 2})
+    table = write_parquet(tmp_path / "table.parquet", [make_jpeg(k) for k in range(4)], label=["x"] * 4)
+    pairs = {k: v for i in range(3) for k, v in ((f"{i}.jpg", make_jpeg(i)), (f"{i}.txt", b"caption %d" % i))}
+    inputs = {
+        **{f"folder/train/{name}": data for name, data in photos.items()},
+        "table/train-00000.parquet": table.read_bytes(),
+        "tars/train/0.tar": make_tar(pairs),
+    }
+    hub.files |= inputs
+    write_files(tmp_path / "in", inputs)
+    for name in ("folder", "table/train-00000.parquet", "tars"):
+        make_dataset(tmp_path / "in" / name, tmp_path / "out" / name, num_shards=1)
+        make_dataset(f"{HUB}/{name}", tmp_path / "there" / name, num_shards=1)
+        assert read_tree(tmp_path / "there" / name) == read_tree(tmp_path / "out" / name), name
+
+
+def test_a_dataset_is_written_to_hugging_face(hub: HubServer, tmp_path: Path) -> None:
+    photos = write_files(tmp_path / "photos", make_photos({"cat": 3, "dog": 2}))
+    make_dataset(photos, tmp_path / "out", num_shards=2)
+    make_dataset(photos, f"{HUB}/records", num_shards=2)
+    written = {name[8:]: data for name, data in hub.files.items() if name.startswith("records/")}
+    assert written == read_tree(tmp_path / "out")
+    job_stores.configure(())
+    report = export(ExportConfig(str(tmp_path / "out"), str(tmp_path / "parquet"), "parquet", workers=0))
+    hub.files.clear()
+    hub.files["README.md"] = b""
+    assert export(ExportConfig(str(tmp_path / "out"), HUB, "parquet", workers=0)) == report
+    assert hub.files == {"README.md": b"", **read_tree(tmp_path / "parquet")}
+    assert not (tmp_path / "unfinished").exists()

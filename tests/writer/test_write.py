@@ -1,4 +1,4 @@
-"""`tfpipe.write`: what it writes, what it refuses, and how a killed run goes on."""
+"""`tfpipe.write`: what it writes and refuses, several classes a record among it, and how a killed run goes on."""
 
 import json
 import math
@@ -9,35 +9,42 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tfpipe
+import tfpipe as library
 from tests.beam_jobs.commands import run_python
-from tests.beam_jobs.datasets import read_tree
-from tests.conftest import ROOT
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.images import make_png
+from tests.conftest import ROOT, Tfpipe
 from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, make_records
 from tests.writer.sources import SCHEMA, make_broken_shard, make_record, make_shard
 from tfpipe import fields
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.export.run import ExportConfig, export
+from tfpipe.format import manifest_json
+from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.images.masks import read_mask
+from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 
 def read_ids(output: Path, split: str = "train") -> list[list[int]]:
-    manifest = tfpipe.load_manifest(str(output))
+    manifest = library.load_manifest(str(output))
     with RecordReader(str(output), manifest, split) as reader:
         ids = iter([int(record["id"][0]) for record in reader])
     return [[next(ids) for _ in range(shard.records)] for shard in manifest.splits[split].shards]
 
 
-def write(output: Path, records: Any, **options: Any) -> tfpipe.Manifest:
-    return tfpipe.write(records, output, options.pop("schema", SCHEMA), **{"num_shards": 3, "workers": 0, **options})
+def write(output: Path, records: Any, **options: Any) -> library.Manifest:
+    return library.write(records, output, options.pop("schema", SCHEMA), **{"num_shards": 3, "workers": 0, **options})
 
 
 def test_every_record_comes_back(tmp_path: Path) -> None:
     manifest = write(tmp_path / "out", map(make_record, range(20)))
-    assert manifest == tfpipe.load_manifest(str(tmp_path / "out"))
+    assert manifest == library.load_manifest(str(tmp_path / "out"))
     assert (manifest.name, manifest.label_names) == ("out", ("cat", "dog"))
     assert read_ids(tmp_path / "out") == [list(range(k, 20, 3)) for k in range(3)]
     train = manifest.splits["train"]
@@ -324,3 +331,141 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 def test_no_thread_of_arrow_reads_info() -> None:
     assert run_python("-c", _COUNT_THREADS).stdout == "0\n"
+
+
+TAG_NAMES = ("red", "round", "small")
+TAGGED = {"id": fields.Values("int64"), "tags": fields.Labels(TAG_NAMES), "pair": fields.Labels(TAG_NAMES, count=2)}
+
+
+def make_tagged(number: int) -> dict[str, Any]:
+    return {"id": number, "tags": [*TAG_NAMES, 2][: number % 4], "pair": np.array([number % 3, 1])}
+
+
+def write_tagged(output: Path, schema: dict[str, Any] | None = None, records: Any = None) -> Path:
+    records = map(make_tagged, range(12)) if records is None else records
+    library.write(records, output, schema or TAGGED, num_shards=2, workers=0)
+    return output
+
+
+def read_tags(dataset: Path, name: str = "tags") -> list[tuple[int, list[int]]]:
+    with library.data_source(dataset, "train") as records:
+        found = [(record.features["id"], record.features[name]) for record in records]
+    return sorted((int(number[0]), [] if classes is None else classes.tolist()) for number, classes in found)
+
+
+TAGS = [(number, [0, 1, 2][: number % 4]) for number in range(12)]
+
+
+def test_names_and_numbers_are_stored_as_numbers(tmp_path: Path) -> None:
+    dataset = write_tagged(tmp_path / "out")
+    manifest = library.load_manifest(str(dataset))
+    assert read_tags(dataset) == TAGS
+    assert read_tags(dataset, "pair") == [(number, [number % 3, 1]) for number in range(12)]
+    tags = FeatureSpec("tags", "int64", None, "classes, counted from 0", names=TAG_NAMES)
+    assert manifest.schema.features[1:] == (tags, FeatureSpec("pair", "int64", (2,), tags.doc, names=TAG_NAMES))
+    line = next(line for line in (dataset / "manifest.json").read_text().splitlines() if '"tags"' in line)
+    expected = {"name": "tags", "dtype": "int64", "shape": None, "doc": "classes, counted from 0"}
+    assert json.loads(line.rstrip(",")) == {**expected, "names": list(TAG_NAMES)}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (["red", "blue"], "must be a list of classes from 0 to 2 or their names, got 'blue'."),
+        ([3], "must be a list of classes from 0 to 2 or their names, got 3."),
+        (np.array([-1]), "must be a list of classes from 0 to 2 or their names, got -1."),
+        ([1.0], "must be a list of classes from 0 to 2 or their names, got 1.0."),
+        ([None], "must be a list of classes from 0 to 2 or their names, got None."),
+        ("red", "must be a list, got a str."),
+        (1, "must be a list, got a int."),
+    ],
+)
+def test_what_is_not_a_class_is_refused(tmp_path: Path, value: object, message: str) -> None:
+    records = [make_tagged(0), {**make_tagged(1), "tags": value}]
+    found = refusal(ConfigError, write_tagged, tmp_path / "out", records=records)
+    assert found == f"Record 1 of 'train': Feature 'tags' {message}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (fields.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
+        (fields.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
+    ],
+)
+def test_what_cannot_be_declared_is_refused(tmp_path: Path, labels: fields.Labels, message: str) -> None:
+    assert refusal(ConfigError, write_tagged, tmp_path / "out", {"x": labels}) == message
+
+
+def test_names_of_a_manifest_are_checked(tmp_path: Path) -> None:
+    text = (write_tagged(tmp_path / "out") / "manifest.json").read_text()
+    assert manifest_json.dumps(manifest_json.loads(text)) == text
+    with pytest.raises(FormatError, match=r"the names of classes must be different, got 'red' twice\.$"):
+        manifest_json.loads(text.replace('"round"', '"red"', 1))
+    message = r"label_counts\.tags must be at most 3 counts, each at most 12, got \[13\]\.$"
+    with pytest.raises(FormatError, match=message):
+        manifest_json.loads(text.replace("[9, 6, 3]", "[13]"))
+    assert manifest_json.loads(text.replace('"label_counts"', '"unknown"')).splits["train"].label_counts == {}
+    sentence = "Feature 'x': `names` belong to values of int64, got values float."
+    assert refusal(ConfigError, FeatureSpec, "x", "float", None, names=("a",)) == sentence
+
+
+def test_verify_finds_a_number_that_is_not_a_class(tmp_path: Path) -> None:
+    dataset = write_tagged(tmp_path / "out")
+    report = verify(str(dataset), VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (12, [])
+    manifest = library.load_manifest(str(dataset))
+    features = decode_example(encode_example(manifest.schema.check(make_tagged(3))))
+    content = ContentCheck.from_manifest(manifest).check(encode_example({**features, "tags": [1, 3]}))
+    assert content.faults == (("label", "feature 'tags' holds 3, which is not one of the 3 classes"),)
+
+
+def test_copies_keep_numbers_and_names(tmp_path: Path) -> None:
+    dataset = write_tagged(tmp_path / "out")
+    schema = library.load_manifest(str(dataset)).schema
+    repair(str(dataset), str(tmp_path / "repaired"), workers=0)
+    join_datasets([dataset], tmp_path / "resharded", num_shards=3, workers=1)
+    counts = library.load_manifest(str(dataset)).splits["train"].label_counts
+    assert counts == {"pair": (4, 12, 4), "tags": (9, 6, 3)}
+    for name in ("repaired", "resharded"):
+        assert library.load_manifest(str(tmp_path / name)).splits["train"].label_counts == counts
+        assert library.load_manifest(str(tmp_path / name)).schema == schema
+        assert read_tags(tmp_path / name) == TAGS
+    join_datasets([dataset, tmp_path / "repaired"], tmp_path / "merged", num_shards=1, workers=1)
+    assert library.load_manifest(str(tmp_path / "merged")).schema == schema
+    assert read_tags(tmp_path / "merged") == sorted(TAGS * 2)
+
+
+def test_merge_refuses_other_names(tmp_path: Path) -> None:
+    first = write_tagged(tmp_path / "first")
+    second = write_tagged(tmp_path / "second", {**TAGGED, "tags": fields.Labels((*TAG_NAMES, "a", "b", "c"))})
+    assert refusal(DataError, join_datasets, [first, second], tmp_path / "merged", num_shards=1, workers=1) == (
+        f"Feature 'tags' must have the same classes in the same order, got 'red', 'round', 'small' in {first} and "
+        f"'red', 'round', 'small', 'a', 'b', ... in {second}. Leave it out with `drop_features`."
+    )
+    join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1, drop_features=("tags",))
+    assert library.load_manifest(str(tmp_path / "merged")).schema.names == ("id", "pair")
+    mixture = library.mix({str(first): 1, str(second): 1})
+    assert refusal(ConfigError, library.build_dataset, mixture, "train", batch_size=4) == (
+        "The classes of 'tags' must have the same names in all datasets of a mixture. Leave it out of `extra_features`."
+    )
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset"])
+def test_exports_hold_the_numbers(tmp_path: Path, to: Any) -> None:
+    schema = {"image": fields.Image(), "id": fields.Values("int64"), "tags": fields.Labels(TAG_NAMES)}
+    records = ({"image": make_png(k), "id": k, "tags": make_tagged(k)["tags"]} for k in range(12))
+    export(ExportConfig(str(write_tagged(tmp_path / "out", schema, records)), str(tmp_path / to), to, workers=0))
+    make_dataset(tmp_path / to, tmp_path / "back", num_shards=1, workers=1)
+    assert read_tags(tmp_path / "back") == TAGS
+
+
+def test_inspect_shows_the_names(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    dataset = write_tagged(tmp_path / "out")
+    done = tfpipe("inspect", dataset)
+    lines = [" ".join(line.split()) for line in done.lines]
+    assert {"tags 3: red, round, small", "pair 3: red, round, small"} <= {*lines}
+    assert "red     9" in done.out
+    shown = tfpipe("inspect", dataset, "--json").json
+    assert shown["schema"]["features"][1]["names"] == list(TAG_NAMES)
+    assert shown["splits"]["train"]["label_counts"] == {"pair": [4, 12, 4], "tags": [9, 6, 3]}

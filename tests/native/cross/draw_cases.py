@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tests.conftest import ROOT
-from tests.fuzz.jpeg import mutate
-from tests.fuzz.jpeg.files import draw_file
+from tests.fuzz.jpegs import change_jpeg, draw_file, split
 from tests.integrity.damaged import framed
 from tests.native.jpeg_writer import draw_jpeg
 from tfpipe.format.example import encode_example
@@ -45,7 +44,7 @@ def _draw_files(rng: random.Random, count: int) -> Iterator[bytes]:
         yield draw_file(rng.getrandbits(48)).data
         yield draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3], extreme=True).data
         yield draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3], wild=True).data
-        yield mutate.change(draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3]).data, rng)[0]
+        yield change_jpeg(draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3]).data, rng)[0]
     yield from [path.read_bytes() for path in sorted((ROOT / "sample_data").glob("*/*.jpg"))]
 
 
@@ -56,7 +55,7 @@ def _make_jpeg_case(data: bytes, variants: Iterator[tuple[int, ...]], rng: rando
 
 
 def _read_size(data: bytes) -> tuple[int, int]:
-    for one in mutate.split(data):
+    for one in split(data):
         if 0xC0 <= one.marker <= 0xC2 and len(one.body) >= 5:
             height, width = struct.unpack_from(">HH", one.body, 1)
             return max(1, height), max(1, width)
