@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.beam_jobs.images import save_image
+from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import ImageHeader, decode_pixels, read_image_header
 from tfpipe.images.errors import BadImage
@@ -54,8 +55,7 @@ def test_raw_pixels_are_a_square_copy() -> None:
     pixels = decode_pixels(data, ImageForm("raw", square=5))
     assert pixels.tobytes() == data
     assert pixels.flags.writeable
-    with pytest.raises(BadImage, match="75 bytes of raw pixels, not 4 x 4 x 3"):
-        decode_pixels(data, ImageForm("raw", square=4))
+    assert "75 bytes of raw pixels, not 4 x 4 x 3" in refusal(BadImage, decode_pixels, data, ImageForm("raw", square=4))
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", encode(COLOR, "PNG")[:40], encode(COLOR, "JPEG")[:300]])
@@ -66,8 +66,7 @@ def test_bytes_that_are_not_an_image_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])
 def test_a_size_beyond_the_limit_is_refused_from_the_header(kind: str) -> None:
-    with pytest.raises(BadImage, match="pixels"):
-        decode_pixels(encode(COLOR, kind), ImageForm(max_pixels=53))
+    assert "pixels" in refusal(BadImage, decode_pixels, encode(COLOR, kind), ImageForm(max_pixels=53))
 
 
 def encode_plain(kind: str, mode: str = "RGB", **options: object) -> bytes:
@@ -103,5 +102,4 @@ def test_a_cut_header_is_refused(kind: str) -> None:
 
 
 def test_the_refusal_of_a_text_says_what_it_is() -> None:
-    with pytest.raises(BadImage, match="not an image: it begins like text"):
-        read_image_header(b"hello")
+    assert "not an image: it begins like text" in refusal(BadImage, read_image_header, b"hello")

@@ -70,8 +70,7 @@ def test_a_mask_that_fits_keeps_its_bytes_and_others_become_gray() -> None:
     assert stored is not None
     assert check_mask(stored, MAX) == (24, 16)
     np.testing.assert_array_equal(read_mask(stored, MAX), make_classes(1))
-    with pytest.raises(BadImage, match="it is not a gray PNG of 8 or 16 bits"):
-        check_mask(make_palette(make_classes(1)), MAX)
+    assert "it is not a gray PNG of 8 or 16 bits" in refusal(BadImage, check_mask, make_palette(make_classes(1)), MAX)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -101,8 +101,7 @@ def test_a_record_outside_the_view_is_refused(pets: str) -> None:
         find_steps(lock(f"{pets}@few").open(), dog, range(3))
     with pytest.raises(ConfigError, match=r"^A record of 'train' of .*pets must have a number from 0 to 11, got 12\.$"):
         find_steps(lock(pets).open(), 12, range(3))
-    with pytest.raises(ConfigError, match=r"^`step` must be at least 0, got -1\.$"):
-        look_up_step(lock(pets).open(), -1)
+    assert refusal(ConfigError, look_up_step, lock(pets).open(), -1) == "`step` must be at least 0, got -1."
 
 
 def save(training: DataLock, folder: Path) -> str:

@@ -502,8 +502,7 @@ def test_limits_of_a_value_are_kept(path: Path, monkeypatch) -> None:
         list(iterate_objects(str(path), {"x"}))
     monkeypatch.undo()
     path.write_text('{"x": [' + "[" * 100_000)
-    with pytest.raises(DataError, match="is not a valid JSON object in UTF-8"):
-        list(iterate_objects(str(path), {"x"}))
+    assert "is not a valid JSON object in UTF-8" in refusal(DataError, list, iterate_objects(str(path), {"x"}))
     path.write_text('{"x": [1]}')
     with pytest.raises(DataError, match=rf"^{path}: 'x' must hold objects, but number 1 is 1\.$"):
         list(iterate_objects(str(path), {"x"}))
