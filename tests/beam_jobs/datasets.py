@@ -31,8 +31,7 @@ def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Mani
 def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
     with open_work_dir(config, plan) as work:
         header = work.read_header()
-        written = [write_shard(work, header, k) for k in range(len(header.shards))]
-        return finish_dataset(work, header, written)
+        return finish_dataset(work, header, [write_shard(work, header, k) for k in range(len(header.shards))])
 
 
 def list_source(source: Path | str, **options: Any) -> Listing:
@@ -79,8 +78,7 @@ def read_records(output: Path, split: str = "train") -> list[dict[str, Any]]:
 
 def read_images(output: Path, split: str = "train") -> dict[str, bytes]:
     """Returns the stored images of a split by file name, in the order of the records."""
-    records = read_records(output, split)
-    return {os.fsdecode(r["image/filename"][0]): bytes(r["image/encoded"][0]) for r in records}
+    return {os.fsdecode(r["image/filename"][0]): bytes(r["image/encoded"][0]) for r in read_records(output, split)}
 
 
 def read_quarantine(output: Path) -> list[dict[str, Any]]:

@@ -66,8 +66,7 @@ def test_a_sample_of_all_has_the_bytes_of_the_job(tmp_path: Path, monkeypatch, k
     estimated = make_estimate(source, **options)
     assert (estimated.sampled, estimated.bad) == {"folder": (33, 3), "dataset": (30, 0)}.get(kind, (32, 2))
     assert os.listdir(tmp_path / "scratch") == []  # nothing is left behind
-    manifest = make_dataset(source, tmp_path / "out", **options)
-    assert estimated.output_bytes == pytest.approx(count_bytes(manifest))
+    assert estimated.output_bytes == pytest.approx(count_bytes(make_dataset(source, tmp_path / "out", **options)))
 
 
 def test_a_line_is_found_exactly_and_equal_sizes_give_the_mean() -> None:

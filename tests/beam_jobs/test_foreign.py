@@ -81,8 +81,7 @@ def test_the_pipeline_gives_the_same(imagenet: Path, tmp_path: Path) -> None:
         assert (after.records, after.formats) == (split.records, split.formats)
         assert (after.class_counts, after.sizes) == (split.class_counts, split.sizes)
     config = ShardConfig(str(imagenet), str(tmp_path / "other"), datasets=(str(imagenet),), workers=1)
-    plan = plan_shards(config)
-    estimate = estimate_job(config, plan, 0.0, ())
+    estimate = estimate_job(config, plan_shards(config), 0.0, ())
     if before.compression:
         assert estimate is None
     else:
@@ -236,9 +235,8 @@ def test_a_feature_is_left_out(foreign: Any, tmp_path: Path) -> None:
 def test_a_feature_that_must_stay(foreign: Any, tmp_path: Path, name: str, why: str) -> None:
     records = [{"image": make_jpeg(0), "label": 0, "id": 3, "age": 0.5, "image/height": 3}]
     source = describe(foreign, tmp_path / "in", records)
-    assert refusal(ConfigError, join_datasets, [source], tmp_path / "out", drop_features=("age", name)) == (
-        f"`drop_features` must name features that can be left out (age, id), got {name!r}{why}."
-    )
+    message = f"`drop_features` must name features that can be left out (age, id), got {name!r}{why}."
+    assert refusal(ConfigError, join_datasets, [source], tmp_path / "out", drop_features=("age", name)) == message
 
 
 @pytest.mark.parametrize(
@@ -310,9 +308,8 @@ def test_a_damaged_record_is_listed(foreign: Any, tmp_path: Path) -> None:
 def test_files_that_changed_since(imagenet: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(imagenet, tmp_path / "in"))
     (source / "train-00000-of-00004").unlink()
-    assert refusal(FormatError, join_datasets, [source], tmp_path / "out") == (
-        f"{source}/train-00000-of-00004 is missing. If it was changed on purpose, run `tfpipe index` again."
-    )
+    message = f"{source}/train-00000-of-00004 is missing. If it was changed on purpose, run `tfpipe index` again."
+    assert refusal(FormatError, join_datasets, [source], tmp_path / "out") == message
 
 
 def test_a_compressed_file_that_is_damaged(foreign: Any, tmp_path: Path) -> None:

@@ -29,8 +29,7 @@ def make_files(count: int = 6) -> dict[str, bytes]:
 def read_masks(output: Path) -> dict[str, np.ndarray]:
     masks = {}
     for record in read_records(output):
-        name = record[IMAGE_FILENAME][0].decode()
-        masks[name.rpartition("/")[2]] = read_mask(record[IMAGE_MASK][0], MAX)
+        masks[record[IMAGE_FILENAME][0].decode().rpartition("/")[2]] = read_mask(record[IMAGE_MASK][0], MAX)
     return masks
 
 
@@ -82,8 +81,7 @@ def test_a_mask_that_does_not_fit_is_quarantined_with_its_image(tmp_path: Path) 
 
 
 def test_a_mask_without_an_image_is_counted(tmp_path: Path) -> None:
-    files = make_files(2) | {"cat/x.mask.png": make_mask(0)}
-    listing = list_source(write_files(tmp_path / "in", files))
+    listing = list_source(write_files(tmp_path / "in", make_files(2) | {"cat/x.mask.png": make_mask(0)}))
     assert (len(listing.images), dict(listing.skipped or {})) == (2, {"mask without an image": 1})
     alone = write_files(tmp_path / "alone", {"cat/1.jpg": make_jpeg(1), "dog/x.mask.png": make_mask(0)})
     listing = list_source(alone)

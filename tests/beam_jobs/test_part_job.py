@@ -118,9 +118,8 @@ def test_what_is_refused(photos: Path, tmp_path: Path) -> None:
     assert refusal(ConfigError, run_part, other, Part(0, 2)) == (
         f"The plan in {tmp_path / 'out'} is that of {photos}, got {tmp_path}. Name the same input by the same path."
     )
-    assert refusal(ConfigError, plan, photos, tmp_path / "out", overwrite=True) == (
-        "`overwrite` replaces a dataset in one run, which parts are not. Choose another OUTPUT."
-    )
+    message = "`overwrite` replaces a dataset in one run, which parts are not. Choose another OUTPUT."
+    assert refusal(ConfigError, plan, photos, tmp_path / "out", overwrite=True) == message
     plan(photos, tmp_path / "none", max_bad=0)
     strict = ShardConfig(str(photos), str(tmp_path / "none"), workers=1)
     assert refusal(DataError, run_part, strict, Part(0, 1)).startswith("At most 0 of 22 images may be bad, got 1, ")

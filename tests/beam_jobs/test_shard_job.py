@@ -99,8 +99,7 @@ def test_which_input_holds_little(tmp_path: Path) -> None:
 
 
 def test_too_many_bad_images_end_other_threads_early(tmp_path, monkeypatch):
-    files = {f"a/{k:03}.jpg": b"bad" if k % 2 else make_jpeg(k) for k in range(200)}
-    source = write_files(tmp_path / "in", files)
+    source = write_files(tmp_path / "in", {f"a/{k:03}.jpg": b"bad" if k % 2 else make_jpeg(k) for k in range(200)})
     monkeypatch.setattr("beam_jobs.runners.base.usable_cpus", lambda: 4)
     with pytest.raises(DataError, match=r"At most 0 of 200 images may be bad, got [0-9]+, the first a/"):
         shard_job.run(ShardConfig(str(source), str(tmp_path / "out"), num_shards=40, max_bad=0))

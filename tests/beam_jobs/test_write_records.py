@@ -154,8 +154,7 @@ def make_element(number: int, **changes: Any) -> Element:
     record = make_record(number) | changes
     label = record.pop("class")
     record |= {"latents": record["latents"].tobytes(), "tokens": record["tokens"].tobytes()}
-    features = record | {"image/class/label": label, "image/class/text": "cat"}
-    return hash_key(record["id"]), encode_example(features)
+    return hash_key(record["id"]), encode_example(record | {"image/class/label": label, "image/class/text": "cat"})
 
 
 ELEMENTS = [(b"", b""), *(make_element(number) for number in range(20))]

@@ -55,8 +55,7 @@ def test_a_record_has_its_value_and_all_files_their_old_bytes(pets: str) -> None
     for split, records in (("train", 12), ("validation", 3)):
         found = [record.features["embedding"] for record in data_source(pets, split)]
         assert len(found) == records
-        expected = [embed(record).tobytes() for record in data_source(pets, split)]
-        assert [value[0] for value in found] == expected
+        assert [value[0] for value in found] == [embed(record).tobytes() for record in data_source(pets, split)]
     after = read_shards(pets)
     assert {name: after[name] for name in before} == before
     assert after.keys() - before.keys() == {"catalog"}
@@ -300,14 +299,12 @@ def test_a_function_that_fails_or_gives_no_value_is_named(pets: str) -> None:
     def make(record: Record) -> int:
         return 1 // (record.index - 2)
 
-    assert refusal(DataError, tfpipe.add_column, pets, "new", make, fields.Values("int64")) == (
-        "Record 2 of shard 0 of 'train' could not be made: ZeroDivisionError: integer division or modulo by zero."
-    )
+    message = "Record 2 of shard 0 of 'train' could not be made: ZeroDivisionError: integer division or modulo by zero."
+    assert refusal(DataError, tfpipe.add_column, pets, "new", make, fields.Values("int64")) == message
     with pytest.raises(DataError, match=r"The function must return 4 values for as many records, got 3\.$"):
         tfpipe.add_column(pets, "new", lambda records: [1] * 3, fields.Values("int64"), batch_size=4)
-    assert refusal(DataError, tfpipe.add_column, pets, "even", skip_odd, fields.Values("int64")) == (
-        "Record 1 of shard 0 of 'train' has no value. Give it one, or set `missing` to default or view."
-    )
+    message = "Record 1 of shard 0 of 'train' has no value. Give it one, or set `missing` to default or view."
+    assert refusal(DataError, tfpipe.add_column, pets, "even", skip_odd, fields.Values("int64")) == message
     assert tfpipe.load_manifest(pets).columns == ()
 
 

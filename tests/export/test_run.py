@@ -90,18 +90,16 @@ def test_options_that_cannot_be(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("arrayrecord", "array_record")])
 def test_a_missing_package_is_named_with_its_extra(made: Path, tmp_path: Path, monkeypatch, to: Format, package: str):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
-    assert get_error(MissingDependencyError, made, tmp_path / "out", to) == (
-        f"An export to {to} needs {package}. Install it with: pip install '.[export]' in a checkout of tfpipe."
-    )
+    message = f"An export to {to} needs {package}. Install it with: pip install '.[export]' in a checkout of tfpipe."
+    assert get_error(MissingDependencyError, made, tmp_path / "out", to) == message
 
 
 def test_damage_ends_the_export(tmp_path: Path) -> None:
     advice = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
     records = [payload(k) for k in range(3)]
     dataset = write_dataset(tmp_path / "made", {"train": [*records[:2], payload(2, encoded=b"GIF?")]})
-    assert get_error(FormatError, dataset, tmp_path / "out") == (
-        f"Record 2 of 'train': its image cannot be used, not an image: it begins like text. {advice}"
-    )
+    message = f"Record 2 of 'train': its image cannot be used, not an image: it begins like text. {advice}"
+    assert get_error(FormatError, dataset, tmp_path / "out") == message
     shard = dataset / "train-00000-of-00001.tfrecord"
     flip_bit(shard, 20)
     message = get_error(FormatError, dataset, tmp_path / "out")

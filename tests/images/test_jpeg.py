@@ -259,8 +259,7 @@ def test_damaged_headers_are_refused(make: Any, edit: Any, message: str) -> None
 
 def test_too_many_scans_are_refused(make: Any) -> None:
     whole = make.jpeg(progressive=True)
-    last = whole.rindex(b"\xff\xda")
-    data = whole[:-2] + whole[last:-2] * 300 + whole[-2:]
+    data = whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * 300 + whole[-2:]
     with pytest.raises(BadImage, match=r"^progressive JPEG of 3\d\d scans of \d+ x \d+ pixels, more than are decoded$"):
         prepare_image(data, KEEP)
 

@@ -71,9 +71,8 @@ def test_chunks_in_the_wrong_order_are_refused(make: Any) -> None:
 
 def test_a_text_that_expands_enormously_is_refused(make: Any) -> None:
     bomb = make.chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(50_000_000)))
-    assert reason(make.png((1, 1), 8, 0, [b"\0"], bomb)) == (
-        "PNG whose texts, up to a zTXt chunk, expand to more than 8000000 bytes"
-    )
+    message = "PNG whose texts, up to a zTXt chunk, expand to more than 8000000 bytes"
+    assert reason(make.png((1, 1), 8, 0, [b"\0"], bomb)) == message
 
 
 def test_an_interlaced_png_stays(make: Any, tf_png: Any) -> None:

@@ -249,8 +249,7 @@ def test_caches_know_layers(grown: str, tmp_path: Path, cache: str) -> None:
 
 
 def test_steps_name_the_records_of_all_layers(grown: str) -> None:
-    config = replace(CONFIG, batch_size=17)
-    rows = look_up_step(lock_data(library.load_manifest(grown), "train", config).open(), 3)
+    rows = look_up_step(lock_data(library.load_manifest(grown), "train", replace(CONFIG, batch_size=17)).open(), 3)
     assert sorted(row.name for row in rows) == sorted(list_names(grown))
     assert {row.name: row.label_name for row in rows}["train/ant/1.jpg"] == "ant"
 

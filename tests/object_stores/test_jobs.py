@@ -389,9 +389,8 @@ def test_the_second_of_two_changes_is_refused(bucket: str) -> None:
             add_column(bucket, "first", lambda other: other.index, Values("int64"))
         return record.index
 
-    assert refusal(DataError, add_column, bucket, "second", add_beside, Values("int64")) == (
-        f"Another process changed {bucket} meanwhile, so this change is not made. Run the same command again."
-    )
+    message = f"Another process changed {bucket} meanwhile, so this change is not made. Run the same command again."
+    assert refusal(DataError, add_column, bucket, "second", add_beside, Values("int64")) == message
     assert [column.name for column in load_manifest(bucket).columns] == ["first"]
     add_column(bucket, "second", add_beside, Values("int64"))
     assert [column.name for column in load_for_column(bucket).columns] == ["first", "second"]
@@ -402,13 +401,11 @@ def test_the_second_of_two_changes_is_refused(bucket: str) -> None:
 def test_processes_change_it_at_once_and_are_killed(
     bucket: str, cloud: Cloud, rng: random.Random, small_dataset: Path, tmp_path: Path
 ) -> None:
-    images = draw_folders(tmp_path / "images")
-    check_rounds(bucket, make_model(small_dataset), images, rng, 4, cloud.environment)
+    check_rounds(bucket, make_model(small_dataset), draw_folders(tmp_path / "images"), rng, 4, cloud.environment)
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_on_a_disk(rng: random.Random, small_dataset: Path, tmp_path: Path, rounds: int) -> None:
     dataset = str(shutil.copytree(small_dataset, tmp_path / "pets"))
-    images = draw_folders(tmp_path / "images")
-    check_rounds(dataset, make_model(small_dataset), images, rng, rounds, {})
+    check_rounds(dataset, make_model(small_dataset), draw_folders(tmp_path / "images"), rng, rounds, {})
     assert verify(dataset, VerifyConfig(workers=0)).damaged == []

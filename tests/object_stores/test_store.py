@@ -138,8 +138,7 @@ def test_objects_are_read_whole_and_in_part(store: Store, folder: str) -> None:
 
 
 def test_folders_are_listed(store: Store, folder: str, cloud: Cloud) -> None:
-    sizes = {f"{folder}/{name}": len(data) for name, data in OBJECTS.items()}
-    assert dict(store.list(f"{folder}/")) == sizes
+    assert dict(store.list(f"{folder}/")) == {f"{folder}/{name}": len(data) for name, data in OBJECTS.items()}
     assert dict(store.list(f"{folder}/", recursive=False)) == {
         f"{folder}/a": 10,
         f"{folder}/x/": -1,

@@ -227,8 +227,7 @@ def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None
 
 
 def test_conditions_and_weights_that_do_not_fit(pets: str) -> None:
-    message = refusal(ConfigError, choose, pets, where="label = 1")
-    sentence, _, of_duckdb = message.partition(". ")
+    sentence, _, of_duckdb = refusal(ConfigError, choose, pets, where="label = 1").partition(". ")
     assert sentence == "`where` must compare like with like: `label` is text, `label_id` a number"
     assert re.fullmatch("Conversion Error: .*'(cat|dog|owl)' to INT32 .* column label", of_duckdb)
     with pytest.raises(ConfigError, match=r"^`weights` must be a column of numbers, got 'name', and `where` must"):
@@ -252,11 +251,9 @@ def test_a_view_that_is_not_there(pets: str) -> None:
 
 def test_a_view_of_other_shards_is_refused(pets: str, draw_images: Any, tmp_path: Path) -> None:
     make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1)
-    made = choose(str(tmp_path / "out"))
-    write_view(library.load_manifest(pets), made)
-    assert refusal(FormatError, library.load_manifest, f"{pets}@v") == (
-        f"The view 'v' was made for other shards than those of 'train' in {pets}. Make it again by `tfpipe view`."
-    )
+    write_view(library.load_manifest(pets), choose(str(tmp_path / "out")))
+    message = f"The view 'v' was made for other shards than those of 'train' in {pets}. Make it again by `tfpipe view`."
+    assert refusal(FormatError, library.load_manifest, f"{pets}@v") == message
 
 
 def make(address: str, split: str = "train", **options: Any) -> NumpyBatches:

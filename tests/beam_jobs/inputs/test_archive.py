@@ -145,9 +145,8 @@ def test_what_cannot_be_read_in_place_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("cat/1.jpg", b"x")
         archive.infolist()[0].file_size = 2**64 - 1  # more than a plan's numbers hold
-    assert refused(path) == (
-        f"{path} is damaged or is not a valid archive of its kind (cat/1.jpg would have {2**64 - 1} bytes)."
-    )
+    message = f"{path} is damaged or is not a valid archive of its kind (cat/1.jpg would have {2**64 - 1} bytes)."
+    assert refused(path) == message
 
 
 def test_a_zip_may_begin_later_in_its_file(tmp_path: Path) -> None:
@@ -234,9 +233,8 @@ def test_hostile_names_are_refused(tmp_path: Path, name: str, kind: str) -> None
 def test_a_link_that_points_outside_is_refused(tmp_path: Path, kind: bytes, target: str, named: str) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(make_tar({}, extra=[make_link("cat/1.jpg", target, kind)]))
-    assert refused(path) == (
-        f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
-    )
+    message = f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
+    assert refused(path) == message
 
 
 def test_backslashes_are_folders(tmp_path: Path) -> None:
@@ -357,8 +355,7 @@ def test_a_compressed_tar_that_unpacks_to_very_much_is_refused(tmp_path: Path, m
 
 
 def list_refs(path: Path) -> dict[str, ImageRef]:
-    files = list_archive(str(path), path.name)
-    return {file.path: ImageRef(file.path, file.size, file.location) for file in files}
+    return {file.path: ImageRef(file.path, file.size, file.location) for file in list_archive(str(path), path.name)}
 
 
 def unreadable(root: Path, ref: ImageRef) -> str:

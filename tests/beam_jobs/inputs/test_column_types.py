@@ -83,9 +83,8 @@ def test_texts_of_a_csv_are_converted(cells: tuple[Any, ...], expected: Any) -> 
     ],
 )
 def test_mixtures_are_refused(cells: tuple[Any, ...], row: int, value: str) -> None:
-    assert refusal(DataError, infer, *cells) == (
-        f"t, row {row}: column 'c' must hold numbers or texts of one kind, or lists of them, got {value}."
-    )
+    message = f"t, row {row}: column 'c' must hold numbers or texts of one kind, or lists of them, got {value}."
+    assert refusal(DataError, infer, *cells) == message
 
 
 @pytest.mark.parametrize(

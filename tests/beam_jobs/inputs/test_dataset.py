@@ -313,17 +313,15 @@ def test_missing_and_changed_files(broken: Path, tmp_path: Path) -> None:
         f"{index}: Every line of the index must be two whole numbers with one space between."
     )
     index.write_bytes(b"0" * 4000)
-    assert refused(FormatError, broken, output) == (
-        f"{index} has 4,000 bytes, too many for {len(data.split(b' ')) - 1} records. {mend}"
-    )
+    message = f"{index} has 4,000 bytes, too many for {len(data.split(b' ')) - 1} records. {mend}"
+    assert refused(FormatError, broken, output) == message
     index.unlink()
     assert refused(FormatError, broken, output) == f"{index} is missing. {mend}"
     index.write_bytes(data)
     shard = (broken / SHARD).read_bytes()
     (broken / SHARD).write_bytes(shard[:-1])
-    assert refused(FormatError, broken, output) == (
-        f"{broken / SHARD} must have {len(shard):,} bytes, as the manifest says, got {len(shard) - 1:,}. {mend}"
-    )
+    message = f"{broken / SHARD} must have {len(shard):,} bytes, as the manifest says, got {len(shard) - 1:,}. {mend}"
+    assert refused(FormatError, broken, output) == message
     (broken / SHARD).unlink()
     assert refused(FormatError, broken, output) == f"{broken / SHARD} is missing. {mend}"
 
@@ -332,9 +330,8 @@ def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path) -> None:
     before = load(broken)
     schema = Schema(tuple(spec for spec in before.schema.features if spec.name != "image/sha256"))
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, schema=schema)))
-    assert refused(DataError, broken, tmp_path / "out") == (
-        f"Every dataset that tfpipe wrote has a feature 'image/sha256', but {broken} has none."
-    )
+    message = f"Every dataset that tfpipe wrote has a feature 'image/sha256', but {broken} has none."
+    assert refused(DataError, broken, tmp_path / "out") == message
 
 
 def test_labels_without_names(broken: Path, tmp_path: Path) -> None:
@@ -457,8 +454,7 @@ def test_names_of_their_own(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_path: Path) -> None:
     broken = Path(shutil.copytree(pair[1], tmp_path / "broken"))
-    shard = broken / "train-00001-of-00003.tfrecord"
-    flip_bit(shard, 100)
+    flip_bit(broken / "train-00001-of-00003.tfrecord", 100)
     for options in ({}, {"drop_duplicates": True}):
         assert join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options).quarantined == 1
         (line,) = read_quarantine(tmp_path / "out")

@@ -200,9 +200,8 @@ def test_label_file_that_is_no_utf8(make_tree: MakeTree, tmp_path: Path) -> None
     latin1 = make_tree("dog/1.jpg", os.fsdecode(b"caf\xe9/2.jpg"))
     assert list_source(latin1, labels=str(path)).label_names == ("dog", "caf\udce9")
     path.write_bytes("dog\n".encode("utf-16"))
-    assert refuse_source(make_tree("dog/1.jpg"), labels=str(path)) == (
-        f"{path} must be a text in UTF-8, but has zeros. Save it anew with this encoding."
-    )
+    message = f"{path} must be a text in UTF-8, but has zeros. Save it anew with this encoding."
+    assert refuse_source(make_tree("dog/1.jpg"), labels=str(path)) == message
 
 
 @pytest.mark.parametrize(
@@ -312,9 +311,8 @@ def test_several_processes_list_the_same_in_the_same_order(tmp_path: Path) -> No
 def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
     source = write_archives(tmp_path, 3)
     (source / "class9.zip").write_bytes(b"PK no zip")
-    assert refusal(DataError, list_tree, str(source), workers=2) == (
-        f"{source / 'class9.zip'} is damaged or is not a valid archive of its kind (File is not a zip file)."
-    )
+    message = f"{source / 'class9.zip'} is damaged or is not a valid archive of its kind (File is not a zip file)."
+    assert refusal(DataError, list_tree, str(source), workers=2) == message
 
 
 def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path: Path) -> None:

@@ -113,9 +113,8 @@ def test_class_names_that_are_not_valid_are_ignored(tmp_path: Path, metadata: st
 
 def test_names_of_classes_must_fit(tmp_path: Path) -> None:
     write_parquet(tmp_path / "t-1.parquet", JPEGS[:2], metadata=describe_classes("a", "b"), label=[0, 2])
-    assert refuse_source(tmp_path / "t-1.parquet") == (
-        f"The metadata of {tmp_path}/t-1.parquet names 2 classes, but label 2 occurs."
-    )
+    message = f"The metadata of {tmp_path}/t-1.parquet names 2 classes, but label 2 occurs."
+    assert refuse_source(tmp_path / "t-1.parquet") == message
     write_parquet(tmp_path / "t-2.parquet", JPEGS[:1], metadata=describe_classes("b", "a"), label=[0])
     assert refuse_source(tmp_path / "t-*.parquet") == (
         f"The files of {tmp_path}/t-*.parquet must name the same classes, but one names a, b and one b, a. Give the "
@@ -236,9 +235,8 @@ def test_a_missing_column_of_masks_is_named(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("image,mask,seg\na.jpg,1,a.png\n")
     for source, names in ((path, "image"), (table, "image, mask, seg")):
-        assert refuse_source(source, ConfigError, columns=TableColumns(mask_column="x")) == (
-            f"`mask_column` must name a column of {source} ({names}), got 'x'."
-        )
+        message = f"`mask_column` must name a column of {source} ({names}), got 'x'."
+        assert refuse_source(source, ConfigError, columns=TableColumns(mask_column="x")) == message
     (ref,) = list_source(table, columns=TableColumns(mask_column="seg")).images
     assert (ref.mask[0], ref.extra) == ("a.png", (1,))
 
@@ -256,9 +254,8 @@ def test_more_rows_than_bytes_are_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"image": pyarrow.array([b"x"] * 100_000)}), tmp_path / "t.parquet")
     size = (tmp_path / "t.parquet").stat().st_size
     assert size < 100_000
-    assert refuse_source(tmp_path / "t.parquet") == (
-        f"{tmp_path}/t.parquet must have a byte for each image at least, but claims 100,000 in {size:,}."
-    )
+    message = f"{tmp_path}/t.parquet must have a byte for each image at least, but claims 100,000 in {size:,}."
+    assert refuse_source(tmp_path / "t.parquet") == message
 
 
 def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
@@ -282,9 +279,8 @@ def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"image": ["1.jpg"]}), tmp_path / "paths/0.parquet")
     assert not is_recognized(tmp_path / "paths")
     (tmp_path / "empty").mkdir()
-    assert refuse_source(tmp_path / "empty", input_format="parquet") == (
-        f"{tmp_path}/empty must be a folder with .parquet files, but has none."
-    )
+    message = f"{tmp_path}/empty must be a folder with .parquet files, but has none."
+    assert refuse_source(tmp_path / "empty", input_format="parquet") == message
 
 
 def test_an_export_to_parquet_comes_back(tmp_path: Path) -> None:

@@ -41,8 +41,7 @@ def make_latents(count: int = COUNT) -> list[list[list[float]]]:
 def read_values(output: Path, name: str) -> list[Any]:
     """Returns the values of a feature in the order of the feature `id`."""
     spec = tfpipe.load_manifest(str(output)).schema[name]
-    records = sorted(read_records(output), key=lambda record: int(record["id"][0]))
-    return [spec.decode(record) for record in records]
+    return [spec.decode(record) for record in sorted(read_records(output), key=lambda record: int(record["id"][0]))]
 
 
 def read_reasons(output: Path) -> list[tuple[str, str]]:
@@ -205,9 +204,8 @@ def test_a_tensor_beside_an_image_that_does_not_fit_is_quarantined(tmp_path: Pat
         ("b/00000003", "feature 'latents' must be float32 [2, 3], got float32 [1, 1]")
     ]
     write_columns(tmp_path / "in/a.parquet", {"image": images, "latents": latents})
-    assert refuse_source(tmp_path / "in") == (
-        f"Every file of {tmp_path / 'in'} must hold the same tensors, but one has none, one latents."
-    )
+    message = f"Every file of {tmp_path / 'in'} must hold the same tensors, but one has none, one latents."
+    assert refuse_source(tmp_path / "in") == message
 
 
 def test_a_file_of_numbers_beside_images_is_not_the_input(tmp_path: Path) -> None:
@@ -257,9 +255,8 @@ def test_a_type_must_be_valid() -> None:
     must = "A tensor's type must be a dtype and a shape, as in float16[?,4,64], got"
     for text, shown in (("x", ""), ("x=int8", "int8"), ("x=int8[1,]", "int8[1,]")):
         assert refusal(ConfigError, ShardConfig, "in", "out", tensors=(text,)) == f"{must} {shown!r}."
-    assert refusal(ConfigError, ShardConfig, "in", "out", tensors=("=int8[1]",)) == (
-        "`tensors` must name each column once, as in latents=float16[4,64,64], got '=int8[1]'."
-    )
+    message = "`tensors` must name each column once, as in latents=float16[4,64,64], got '=int8[1]'."
+    assert refusal(ConfigError, ShardConfig, "in", "out", tensors=("=int8[1]",)) == message
 
 
 def test_all_files_hold_images_or_none_does(tmp_path: Path) -> None:

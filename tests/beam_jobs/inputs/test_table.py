@@ -70,9 +70,8 @@ def test_faults_name_the_file_and_the_row(tmp_path: Path) -> None:
     assert refuse_source(tmp_path / "n-*.jsonl") == (
         f"{tmp_path}/n-2.jsonl, row 1: column 'n' must hold numbers or texts of one kind, or lists of them, got 'x'."
     )
-    assert refuse_source(tmp_path / "m-*.jsonl") == (
-        f"At least one table must fit the pattern {tmp_path}/m-*.jsonl, but no file of {tmp_path} does."
-    )
+    message = f"At least one table must fit the pattern {tmp_path}/m-*.jsonl, but no file of {tmp_path} does."
+    assert refuse_source(tmp_path / "m-*.jsonl") == message
     for k in range(2):
         (tmp_path / f"t-{k}.jsonl").write_text('{"image": "1", "x": 1}\n\n[]\n{"image": "1", "x": "%s"}\n' % ("a" * k))
     assert refuse_source(tmp_path / "t-*.jsonl").splitlines() == [
@@ -164,9 +163,8 @@ def test_group_by_names_a_column(table: Path) -> None:
     listing = list_rows(table, rows, group_by="who", splits={"a": 1.0})
     assert [ref.group for ref in listing.images] == ["p0", "p1", "p0"]
     assert listing.extra == (FeatureSpec("who", "bytes", ()),)
-    assert refuse_source(table, ConfigError, group_by="whom", splits={"a": 1.0}) == (
-        f"`group_by` must name a column of {table}, got 'whom'."
-    )
+    message = f"`group_by` must name a column of {table}, got 'whom'."
+    assert refuse_source(table, ConfigError, group_by="whom", splits={"a": 1.0}) == message
 
 
 def test_parquet_keeps_kinds_that_text_cannot_tell(tmp_path: Path) -> None:
@@ -292,9 +290,8 @@ def test_the_option_names_another_folder(tmp_path: Path) -> None:
     )
     assert len(list_source(outside, image_root="/tmp/..", allow_missing=True).images) == 1
     embedded = write_parquet(tmp_path / "t.parquet", [make_jpeg(1)])
-    assert refuse_source(embedded, ConfigError, image_root="/") == (
-        f"`image_root` is for tables that name files, and {embedded} holds the images. Leave it out."
-    )
+    message = f"`image_root` is for tables that name files, and {embedded} holds the images. Leave it out."
+    assert refuse_source(embedded, ConfigError, image_root="/") == message
 
 
 @pytest.mark.parametrize(

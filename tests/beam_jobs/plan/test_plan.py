@@ -43,8 +43,7 @@ def make_refs(count: int, size: int = 100) -> list[ImageRef]:
 
 
 def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
-    listing = make_listing(refs, **(fields or {}))
-    return plan_listing(listing, ShardConfig("/photos", "/out", **options))
+    return plan_listing(make_listing(refs, **(fields or {})), ShardConfig("/photos", "/out", **options))
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:
@@ -72,8 +71,7 @@ def test_shards_are_exactly_these() -> None:
 def test_lines_are_exactly_these() -> None:
     details = {"boxes": ((0.0, 0.0, 1.0, 1.0),), "box_labels": (3,), "extra": ("e",)}
     zipped = ImageRef("b/1.jpg", 5, ImageLocation("x.zip", 30, 4, 77), label="b", **details)  # type: ignore[arg-type]
-    refs = [zipped, ImageRef("a/1.jpg", 6, label="a")]
-    plan = plan_refs(refs, shuffle=False)
+    plan = plan_refs([zipped, ImageRef("a/1.jpg", 6, label="a")], shuffle=False)
     assert read_lines(plan)[0] == [
         PlannedImage("a/1.jpg", 6, 0),
         PlannedImage("b/1.jpg", 5, 1, ImageLocation("x.zip", 30, 4, 77), [[0.0, 0.0, 1.0, 1.0]], [3], ["e"]),
@@ -179,19 +177,15 @@ def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] 
 
 def test_what_cannot_be_planned_is_refused() -> None:
     assert refuse(DataError, []) == "No images were found in /photos."
-    assert refuse(DataError, [], skipped=Counter({"hidden": 2, "*.txt": 3})) == (
-        "No images were found in /photos. Skipped by name: 3 *.txt, 2 hidden."
-    )
+    message = "No images were found in /photos. Skipped by name: 3 *.txt, 2 hidden."
+    assert refuse(DataError, [], skipped=Counter({"hidden": 2, "*.txt": 3})) == message
     for options in ({"split": "test"}, {"splits": {"train": 1.0}}):
-        assert refuse(ConfigError, [ImageRef("1.jpg", split="train")], options) == (
-            "The input names its own splits; leave `split` and `splits` out."
-        )
-    assert refuse(DataError, [ImageRef("1.jpg", split="train"), ImageRef("2.jpg"), ImageRef("3.jpg")]) == (
-        "Every image must have a split or none may, but 2 of 3 have none, such as 2.jpg."
-    )
-    assert refuse(DataError, make_refs(3), {"splits": {"train": 0.999, "test": 0.001}}) == (
-        "Split 'test' would get none of the 3 images; give it a larger share."
-    )
+        message = "The input names its own splits; leave `split` and `splits` out."
+        assert refuse(ConfigError, [ImageRef("1.jpg", split="train")], options) == message
+    message = "Every image must have a split or none may, but 2 of 3 have none, such as 2.jpg."
+    assert refuse(DataError, [ImageRef("1.jpg", split="train"), ImageRef("2.jpg"), ImageRef("3.jpg")]) == message
+    message = "Split 'test' would get none of the 3 images; give it a larger share."
+    assert refuse(DataError, make_refs(3), {"splits": {"train": 0.999, "test": 0.001}}) == message
 
 
 # Of the lines of each plan. They are written down, so that no version changes a plan unseen.

@@ -92,8 +92,7 @@ def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
 @pytest.fixture
 def sparse(tmp_path: Path) -> Path:
     """Returns six images. With one image to a shard, the first, the third and the last shard come out empty."""
-    files = make_photos({"a": 6}) | {f"a/00{k}.jpg": b"bad" for k in (0, 2, 5)}
-    return write_files(tmp_path / "in", files)
+    return write_files(tmp_path / "in", make_photos({"a": 6}) | {f"a/00{k}.jpg": b"bad" for k in (0, 2, 5)})
 
 
 SPARSE = {"num_shards": 6, "shuffle": False, "max_bad": 3}
@@ -119,9 +118,8 @@ def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_p
 def test_a_split_without_a_good_image(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "test/2.jpg": b"bad", "test/3.jpg": b"bad"})
     output = tmp_path / "out"
-    assert refused(source, output, max_bad=2) == (
-        f"Split 'test' has no image that can be read; see {output}/quarantine/quarantined.jsonl."
-    )
+    message = f"Split 'test' has no image that can be read; see {output}/quarantine/quarantined.jsonl."
+    assert refused(source, output, max_bad=2) == message
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,12 @@ def test_another_version(job: Job, name: str, worker_version: str) -> None:
 def test_a_disk_that_is_not_shared_or_holds_the_plan_of_another_job(job: Job, tmp_path: Path) -> None:
     other = replace(job, work=WorkDir(str(tmp_path / "elsewhere")))
     place = tmp_path / "elsewhere" / ".tfpipe"
-    assert refusal(DataError, lambda: other.header) == (
-        f"The worker on {HOST} does not find the plan in {place}: No such file or directory. {SHARE}"
-    )
+    message = f"The worker on {HOST} does not find the plan in {place}: No such file or directory. {SHARE}"
+    assert refusal(DataError, lambda: other.header) == message
     shutil.copytree(job.work.base, tmp_path / "other" / ".tfpipe")
     other = Job(WorkDir(str(tmp_path / "other")), "f", {})
-    assert refusal(DataError, lambda: other.header) == (
-        f"The worker on {HOST} finds another job's plan in {tmp_path / 'other' / '.tfpipe'}. {SHARE}"
-    )
+    message = f"The worker on {HOST} finds another job's plan in {tmp_path / 'other' / '.tfpipe'}. {SHARE}"
+    assert refusal(DataError, lambda: other.header) == message
 
 
 def describe_shard(split: str, k: int, labels: dict[int, int]) -> WrittenShard:

@@ -48,9 +48,8 @@ def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path) -> None:
     manifest = make_dataset(photos, output)
     write_files(output, {"notes.md": b"mine"})
     assert make_dataset(photos, output) == manifest
-    assert refused(ConfigError, photos, output, seed=1, overwrite=True) == (
-        f"{output} must be empty or not exist yet, and holds notes.md. Choose another directory."
-    )
+    message = f"{output} must be empty or not exist yet, and holds notes.md. Choose another directory."
+    assert refused(ConfigError, photos, output, seed=1, overwrite=True) == message
     assert (output / "notes.md").read_bytes() == b"mine"
 
 
@@ -58,9 +57,8 @@ def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path) -> None:
 def test_foreign_files(photos: Path, tmp_path: Path, name: str) -> None:
     output = write_files(tmp_path / "out", {name: b"precious"})
     for overwrite in (False, True):
-        assert refused(ConfigError, photos, output, overwrite=overwrite) == (
-            f"{output} must be empty or not exist yet, and holds {name}. Choose another directory."
-        )
+        message = f"{output} must be empty or not exist yet, and holds {name}. Choose another directory."
+        assert refused(ConfigError, photos, output, overwrite=overwrite) == message
     assert read_tree(output) == {name: b"precious"}
 
 

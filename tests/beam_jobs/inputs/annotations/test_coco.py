@@ -159,9 +159,8 @@ def test_classes_have_the_order_of_a_file(tmp_path: Path) -> None:
     listing = list_coco(tmp_path, path, labels=str(tmp_path / "labels.txt"))
     assert (listing.box_names, listing.images[0].box_labels) == (("cat", "dog", "person"), (2, 1))
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
-    assert refuse(tmp_path, path, labels=str(tmp_path / "labels.txt")) == (
-        f"{tmp_path}/labels.txt must name every class, but 'person' is not in it."
-    )
+    message = f"{tmp_path}/labels.txt must name every class, but 'person' is not in it."
+    assert refuse(tmp_path, path, labels=str(tmp_path / "labels.txt")) == message
 
 
 A = {"id": 1, "file_name": "a", "name": "a"}
@@ -199,9 +198,8 @@ def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     assert refuse(tmp_path, path) == "a.jpg has an annotation of category 7, which must be one of the 'categories'."
     path = write_json(tmp_path / "a.json", images=[])
     assert refuse(tmp_path, path) == f"{path} must list images, but there are none."
-    assert refuse(tmp_path, input_format="coco") == (
-        f"{tmp_path} must have annotations/instances_*.json or captions_*.json, or name `annotations`."
-    )
+    message = f"{tmp_path} must have annotations/instances_*.json or captions_*.json, or name `annotations`."
+    assert refuse(tmp_path, input_format="coco") == message
     path = tmp_path / "gone.json"
     assert refuse(tmp_path, path) == f"Could not read {path}: No such file or directory."
     message = "`annotations` needs a folder of images as input, and `input_format` auto or coco."
@@ -212,9 +210,8 @@ def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 def test_limits_are_kept(tmp_path: Path, monkeypatch) -> None:
     path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9))
     monkeypatch.setattr(coco, "_MAX_ANNOTATIONS", 1)
-    assert refuse(tmp_path, path) == (
-        f"{path}, annotation 2: at most 1 annotations can be read at once; divide the files."
-    )
+    message = f"{path}, annotation 2: at most 1 annotations can be read at once; divide the files."
+    assert refuse(tmp_path, path) == message
     monkeypatch.setattr(coco, "_MAX_IMAGES", 1)
     assert refuse(tmp_path, path) == f"{path}, image 2: at most 1 images can be listed at once; divide the files."
 
@@ -285,19 +282,16 @@ def test_bad_segmentations_and_sizes_are_quarantined_with_their_images(tmp_path:
 
 
 def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:
-    assert refuse(write_coco(tmp_path / "coco"), segmentation_masks=True) == (
-        "`segmentation_masks` needs a 'segmentation' in the annotations of train2017, but none has one."
-    )
+    message = "`segmentation_masks` needs a 'segmentation' in the annotations of train2017, but none has one."
+    assert refuse(write_coco(tmp_path / "coco"), segmentation_masks=True) == message
     shape = {"image_id": 1, "category_id": 1, "segmentation": SQUARE}
     image = {"id": 1, "file_name": "a.jpg", "width": 40}
     path = write_json(tmp_path / "a.json", images=[image], annotations=[shape], categories=CATEGORIES)
-    assert refuse(tmp_path, path, segmentation_masks=True) == (
-        "a.jpg gets a mask, so its 'width' and 'height' must be numbers above 0."
-    )
+    message = "a.jpg gets a mask, so its 'width' and 'height' must be numbers above 0."
+    assert refuse(tmp_path, path, segmentation_masks=True) == message
     path = write_json(tmp_path / "a.json", images=make_images("a.jpg"), annotations=[{**shape, "image_id": 10}])
-    assert refuse(tmp_path, path, segmentation_masks=True) == (
-        "a.jpg has an annotation of category 1, which must be one of the 'categories'."
-    )
+    message = "a.jpg has an annotation of category 1, which must be one of the 'categories'."
+    assert refuse(tmp_path, path, segmentation_masks=True) == message
     write_files(tmp_path / "tree", {"cat/1.jpg": b"1"})
     message = "`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form."
     assert refuse_source(tmp_path / "tree", ConfigError, segmentation_masks=True) == message

@@ -128,8 +128,7 @@ def test_annotations_of_the_upright_photo_stay(tmp_path: Path, annotate: Annotat
     size = None if factor is None else (round(30 * scale), round(45 * scale))  # 45 * 0.5 is rounded
     photos = {k: (size, tuple(x * scale for x in _OBJECT)) for k in range(1, 9)}
     output = shard(tmp_path, annotate, photos, (30, 45))
-    rounded = 0.03 if factor == 0.5 else 1e-6
-    np.testing.assert_allclose(read_boxes(output), [_FRACTIONS] * 8, atol=rounded)
+    np.testing.assert_allclose(read_boxes(output), [_FRACTIONS] * 8, atol=0.03 if factor == 0.5 else 1e-6)
     if factor != 0.5:
         check_masks(output)
 

@@ -162,6 +162,5 @@ def test_the_layout_is_recognized(voc: Path, tmp_path: Path) -> None:
     assert find_kind(ShardConfig(str(voc), "/out")) == "voc"
     assert find_kind(ShardConfig(str(voc), "/out", input_format="tree")) != "voc"
     assert find_kind(ShardConfig(str(voc / "JPEGImages"), "/out")) != "voc"
-    assert refuse_source(voc / "JPEGImages", input_format="voc") == (
-        f"{voc}/JPEGImages must have an .xml file for each image in Annotations, but there is none."
-    )
+    message = f"{voc}/JPEGImages must have an .xml file for each image in Annotations, but there is none."
+    assert refuse_source(voc / "JPEGImages", input_format="voc") == message
