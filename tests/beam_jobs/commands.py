@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 
+POOL_DIED = (
+    "A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command again to "
+    "go on, with fewer --workers if memory was short."
+)
 T = TypeVar("T")
 Ran = subprocess.CompletedProcess[str]
 

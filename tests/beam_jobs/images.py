@@ -24,6 +24,12 @@ def save_image(image: Image.Image, image_format: str = "PNG", **options: Any) ->
     return buffer.getvalue()
 
 
+def make_exif(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def make_jpeg(seed: int, size: tuple[int, int] = (24, 16), **options: Any) -> bytes:
     return make_image(seed, size, "JPEG", **options)
 

@@ -13,15 +13,11 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import add_steps
 from beam_jobs.shard_job import plan_shards
-from beam_jobs.shards.job import GatheredShards, Job, finish
+from beam_jobs.shards.job import Job
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
-from tests.refusals import refusal
-from tfpipe.errors import DataError
-from tfpipe.writer.written_shard import WrittenShard
 
 TestPipeline.__test__ = False  # no test, whatever its name
 
@@ -60,11 +56,6 @@ def run(job: Job) -> dict[str, Any]:
     }
 
 
-def write_all(work: WorkDir) -> list[WrittenShard]:
-    header = work.read_header()
-    return [write_shard(work, header, k) for k in range(3)]
-
-
 def test_the_graph_is_as_large_for_many_shards() -> None:
     """No step asks for the plan before it runs."""
     assert build(Job(WorkDir("gs://out"), "f", {})).to_runner_api().ByteSize() < 40_000
@@ -86,16 +77,3 @@ def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: in
     assert metrics == {"images": 9, "bad": 1, "shards": 3, "kept": 0}
     again = run(make_job(work, workers))
     assert {name: again[name] for name in metrics} == {"images": 9, "bad": 1, "shards": 3, "kept": 3}
-
-
-def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: Path) -> None:
-    shards = write_all(work)
-    (tmp_path / "out" / shards[1].info.file).unlink()
-    gathered = GatheredShards()
-    for shard in shards[:2]:
-        gathered += shard
-    assert refusal(DataError, finish, make_job(work), gathered).startswith(
-        f"All 3 shards must be in {work.output}, but 2 are not, the first train-00001-of-00003.tfrecord. Do all "
-        "workers write to the same place? Run the same command again to make the others."
-    )
-    assert not (tmp_path / "out" / "manifest.json").exists()

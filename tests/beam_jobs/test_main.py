@@ -86,21 +86,9 @@ def test_it_makes_the_dataset_of_tfpipe_shard(tmp_path: Path, beam_jobs: BeamJob
     form = ImageForm(encoding="jpeg")
     make_dataset(source, tmp_path / "other", splits={"a": 0.7, "b": 0.3}, num_shards=2, seed=5, form=form)
     assert read_tree(output) == read_tree(tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["shard", "a"], 2, "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT"),
-        (["shard", "a", "b", "--num-shards=0"], 2, "Error: --num-shards must be at least 1, got 0.\n"),
-        (["shard", "nowhere", "b"], 1, "nowhere does not exist.\n"),
-        (["shard", "a", "b", "--", "--nix=1"], 2, "must be known to Beam, got --nix.\n"),
-    ],
-)
-def test_a_mistake_is_a_sentence_and_an_exit_code(words: list[str], code: int, message: str, beam_jobs: BeamJobs):
-    done = beam_jobs(*words)
-    assert (done.code, done.out) == (code, "")
-    assert message in done.err
+    done = beam_jobs("shard", "a")
+    assert (done.code, done.out) == (2, "")
+    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT" in done.err
 
 
 NOTE_IMPORTS = """

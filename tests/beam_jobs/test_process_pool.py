@@ -13,14 +13,10 @@ import pytest
 
 from beam_jobs import job_stores
 from beam_jobs.process_pool import map_in_order, map_unordered
-from tests.beam_jobs.commands import ROOT, list_processes, run_python, wait_for
+from tests.beam_jobs.commands import POOL_DIED, ROOT, list_processes, run_python, wait_for
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool
-
-DIED = (
-    "A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command again to "
-    "go on, with fewer --workers if memory was short."
-)
 
 
 def test_results_come_in_any_order_or_in_that_of_the_items() -> None:
@@ -69,9 +65,8 @@ def _read_options(_: None) -> tuple[str, ...]:
 def test_a_killed_worker_ends_the_work(count: int) -> None:
     started = time.monotonic()
     nothing = [signal.SIGCONT] * 5
-    with pytest.raises(DataError) as caught:
-        list(map_unordered(signal.raise_signal, [*nothing, signal.SIGKILL, *nothing], count))
-    assert str(caught.value) == DIED
+    results = map_unordered(signal.raise_signal, [*nothing, signal.SIGKILL, *nothing], count)
+    assert refusal(DataError, list, results) == POOL_DIED
     assert time.monotonic() - started < 10
     assert process_pool.running == set()
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.beam_jobs.images import save_image
+from tests.beam_jobs.images import make_exif, save_image
 from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import ImageHeader, decode_pixels, read_image_header
@@ -44,9 +44,7 @@ def test_cmyk_and_16_bits_become_rgb_of_8() -> None:
 
 def test_exif_does_not_turn_pixels() -> None:
     # Boxes that others wrote are for the pixels as they are, and the input pipeline does not turn them either.
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = decode_pixels(encode(COLOR, "JPEG", exif=exif), ImageForm())
+    turned = decode_pixels(encode(COLOR, "JPEG", exif=make_exif(6)), ImageForm())
     assert np.array_equal(turned, decode_pixels(encode(COLOR, "JPEG"), ImageForm()))
 
 
@@ -79,10 +77,8 @@ def test_every_format_tells_its_size(kind: str) -> None:
 
 
 def test_properties_that_simple_decoders_handle_wrongly_are_noticed() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
     deep = save_image(Image.fromarray(np.zeros((30, 40), np.uint16)))
-    assert read_image_header(encode_plain("JPEG", exif=exif)) == ImageHeader("JPEG", 40, 30, ("turned",))
+    assert read_image_header(encode_plain("JPEG", exif=make_exif(6))) == ImageHeader("JPEG", 40, 30, ("turned",))
     assert read_image_header(encode_plain("JPEG", "CMYK")).noticed == ("cmyk",)
     assert read_image_header(encode_plain("JPEG", progressive=True)).noticed == ("progressive",)
     assert read_image_header(encode_plain("PNG", "RGBA")).noticed == ("transparent",)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.beam_jobs.images import save_image
+from tests.beam_jobs.images import make_exif, save_image
 from tests.mask_files import make_classes, make_gray, make_mask, make_palette
 from tests.refusals import refusal
 from tfpipe.format.image_form import ImageForm
@@ -22,9 +22,7 @@ MAX = 10_000
 
 
 def make_file(size: tuple[int, int], kind: str = "PNG", orientation: int = 1) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return save_image(Image.new("RGB", size, (9, 99, 200)), kind, exif=exif)
+    return save_image(Image.new("RGB", size, (9, 99, 200)), kind, exif=make_exif(orientation))
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
@@ -77,11 +75,8 @@ def test_a_mask_that_fits_keeps_its_bytes_and_others_become_gray() -> None:
 def test_a_mask_turns_with_its_image(orientation: int) -> None:
     classes = make_classes(orientation, (6, 4), 200)
     pixels = np.stack([classes] * 3, axis=-1)  # the image shows its classes
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    prepared = prepare_image(
-        save_image(Image.fromarray(pixels), exif=exif), ImageForm(), mask=save_image(Image.fromarray(classes))
-    )
+    image, mask = save_image(Image.fromarray(pixels), exif=make_exif(orientation)), save_image(Image.fromarray(classes))
+    prepared = prepare_image(image, ImageForm(), mask=mask)
     assert prepared.mask is not None
     upright = np.asarray(Image.open(io.BytesIO(prepared.encoded)))[..., 0]
     np.testing.assert_array_equal(read_mask(prepared.mask, MAX), upright)

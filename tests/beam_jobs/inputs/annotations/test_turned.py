@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records
-from tests.beam_jobs.images import make_png, save_image, write_files
+from tests.beam_jobs.images import make_exif, make_png, save_image, write_files
 from tfpipe.format.schema import IMAGE_MASK
 from tfpipe.images.exif import match_orientation
 from tfpipe.images.masks import read_mask
@@ -37,12 +37,6 @@ Annotate = Callable[[Path, dict[int, tuple[Size, tuple[float, ...]]]], dict[str,
 def make_photo(orientation: int, size: tuple[int, int] = (30, 45)) -> bytes:
     """Returns a photo that shows a red object when it is upright."""
     return save_image(turn(paint(size, "RGB", (255, 0, 0)), orientation), exif=make_exif(orientation))
-
-
-def make_exif(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 def paint(size: tuple[int, int], mode: str, color: Any) -> Image.Image:
