@@ -208,13 +208,17 @@ def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeyp
     monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     folder = cloud.new()
 
-    def write() -> None:
+    def write(count: int) -> None:
         with store.create(f"{folder}/a") as file:
-            for _ in range(100):
+            for _ in range(count):
                 file.write(bytes(2**18))
+            file.write(b"end")
 
     cloud.proxy.harm = lambda seen: 403 if "partNumber=2" in seen.path else None
-    assert "Permission denied, the store says: HTTP status 403" in refusal(PermissionError, write)
+    assert "Permission denied, the store says: HTTP status 403" in refusal(PermissionError, write, 100)
+    assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
+    cloud.proxy.harm = lambda seen: "drop" if "partNumber=2" in seen.path else None
+    assert "failed again and again, at last with: the request could not be sent." in refusal(DataError, write, 1)
     assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
 
 

@@ -26,6 +26,7 @@ _MARKS = {
     "IncompleteMessage": "the connection was closed",
     "IncompleteBody": "the connection was closed",
     "UnexpectedEof": "the connection was closed",
+    "error sending request": "the request could not be sent",  # from obstore's writer, whose errors say no more
 }
 
 Result = TypeVar("Result")
@@ -78,7 +79,7 @@ def read_failure(error: BaseException) -> tuple[int | None, str]:
         return NOT_FOUND, message
     if reasons := _SYSTEM_REASON.findall(debug):
         return None, str(reasons[-1])
-    return None, next((words for mark, words in _MARKS.items() if mark in debug), message)
+    return None, next((words for mark, words in _MARKS.items() if mark in str(error)), message)
 
 
 def may_pass(error: BaseException) -> bool:

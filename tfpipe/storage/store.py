@@ -3,10 +3,9 @@
 import contextlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from queue import Full, Queue
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from tfpipe.errors import DataError
@@ -14,7 +13,6 @@ from tfpipe.storage import failures
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import RETRIES, RetryConfig, explain, repeat
 from tfpipe.storage.file_store import FileStore, get_bucket_url, open_seekable, split_url
-from tfpipe.system.aside import run_aside
 from tfpipe.system.extras import check_installed
 from tfpipe.system.fork_lock import ForkLock
 
@@ -27,23 +25,16 @@ PART_BYTES = 16 * 2**20
 """The bytes that a writer collects before it sends them: above 5 MiB, the least of all stores."""
 
 _MOST_PARTS = 10_000  # of one object, the limit of Google's and Amazon's stores
-_LOOK_EVERY_S = 0.1
-
-
-class _Aborted(Exception):
-    """The error that ends an upload after the block that writes the object failed."""
 
 
 class _Upload(io.BufferedIOBase):
-    """A writer of one object."""
+    """A writer of one object, which collects bytes for obstore's writer."""
 
-    def __init__(self, url: str, put: Callable[[bytes], Any], put_parts: Callable[[Iterator[bytes], int], Any]) -> None:
+    def __init__(self, url: str, writer: Any) -> None:
         super().__init__()
-        self._url, self._put, self._put_parts = url, put, put_parts
+        self._url, self._writer = url, writer
         self._written = 0
         self._buffer = bytearray()
-        self._parts: Queue[bytes | _Aborted | None] = Queue(1)
-        self._sent: Future[Any] | None = None
 
     def writable(self) -> bool:
         """Returns True."""
@@ -56,9 +47,8 @@ class _Upload(io.BufferedIOBase):
         if self._written > _MOST_PARTS * PART_BYTES:
             most = _MOST_PARTS * PART_BYTES / 2**30
             raise DataError(f"{self._url} would have more than {most:,.0f} GiB. Write more shards, each smaller.")
-        while len(self._buffer) >= PART_BYTES:
-            self._hand_over(bytes(self._buffer[:PART_BYTES]))
-            del self._buffer[:PART_BYTES]
+        if len(self._buffer) >= PART_BYTES:
+            self._send()
         return len(data)
 
     def tell(self) -> int:
@@ -67,38 +57,14 @@ class _Upload(io.BufferedIOBase):
 
     def complete(self) -> None:
         """Makes the object appear."""
-        if self._sent is None:
-            self._put(bytes(self._buffer))
-            return
-        if self._buffer:
-            self._hand_over(bytes(self._buffer))
-        self._hand_over(None)
-        self._wait(self._sent)
-
-    def abort(self) -> None:
-        """Removes the parts that were uploaded."""
-        if self._sent is not None:
-            with contextlib.suppress(Exception):  # a rule of the bucket can remove parts that stay
-                self._hand_over(_Aborted())
-                self._sent.result()
-
-    def _hand_over(self, part: bytes | _Aborted | None) -> None:
-        if self._sent is None:
-            self._sent = run_aside(lambda: self._put_parts(self._take_parts(), PART_BYTES), "tfpipe-upload")
-        while not self._sent.done():
-            with contextlib.suppress(Full):
-                return self._parts.put(part, timeout=_LOOK_EVERY_S)
-        self._wait(self._sent)  # raises the error that ended the upload before its end
-
-    def _wait(self, sent: Future[Any]) -> None:
+        self._send()
         with explain(self._url):
-            sent.result()
+            self._writer.close()
 
-    def _take_parts(self) -> Iterator[bytes]:
-        while (part := self._parts.get()) is not None:
-            if isinstance(part, _Aborted):
-                raise part
-            yield part
+    def _send(self) -> None:
+        with explain(self._url):
+            self._writer.write(self._buffer)
+        self._buffer = bytearray()  # a new one, because obstore sends from the old one
 
 
 class Store(FileStore):
@@ -160,17 +126,15 @@ class Store(FileStore):
         import obstore
 
         bucket, key = self._find_to_write(url)
-
-        def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
-            return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
-
-        file = _Upload(url, partial(self.write, url), put_parts)
+        writer = obstore.open_writer(bucket.patient, key, buffer_size=PART_BYTES, max_concurrency=1)
+        file = _Upload(url, writer)
         try:
             yield cast(IO[bytes], file)
-            file.complete()
-        except BaseException:
-            file.abort()
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # a rule of the bucket can remove parts that stay
+                writer.__exit__(type(error), error, None)
             raise
+        file.complete()
 
     def size(self, url: str) -> int:
         """Returns the bytes of an object, or -1 if there is none."""
