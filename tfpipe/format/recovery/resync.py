@@ -20,7 +20,6 @@ from tfpipe.format.tfrecord import (
     compute_crc,
     decode_header,
     mask_crc,
-    masked_crc32c,
 )
 
 FrameDamage = Literal["length_crc", "payload_crc", "truncated", "garbage", "missing"]
@@ -29,7 +28,6 @@ _MIN_REREAD_BYTES = 256 << 20
 
 _LENGTH_BYTES = 8
 _FIRST_BYTES = 1 << 15
-_ZERO_LENGTH_CRC = masked_crc32c(bytes(_LENGTH_BYTES))
 
 
 class Gap(NamedTuple):
@@ -119,8 +117,8 @@ def iterate_headers(reader: HashedReader, begin: int, end: int) -> Iterator[tupl
 def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
     """Returns the offset and length of every header in `data` whose checksum holds and whose length is small enough.
 
-    Few offsets hold a length of at most `max_length`, so few checksums are computed. They come from tables, because a
-    CRC is linear. In a run of zero bytes every offset holds the length 0, whose checksum is computed once.
+    Few offsets hold a length of at most `max_length`, so few checksums are computed. A CRC is linear: that of a length
+    is the XOR of those of its bytes, which come from a table.
     """
     count = len(data) - HEADER_BYTES + 1
     if count <= 0:
@@ -128,29 +126,17 @@ def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
     lengths = np.ndarray((count,), "<u8", data, strides=(1,))
     crcs = np.ndarray((count,), "<u4", data, _LENGTH_BYTES, strides=(1,))
     small = np.flatnonzero(lengths <= max_length)
-    zero = lengths[small] == 0
-    right = np.empty(small.size, bool)
-    right[zero] = crcs[small[zero]] == _ZERO_LENGTH_CRC
-    right[~zero] = crcs[small[~zero]] == _masked_crcs(lengths[small[~zero]])
-    return [(at, int(lengths[at])) for at in small[right].tolist()]
-
-
-def _masked_crcs(lengths: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Computes the checksum of each 8-byte length, from the CRC of 8 zero bytes and a table for each byte."""
-    crcs = np.full(lengths.size, google_crc32c.value(bytes(_LENGTH_BYTES)), np.uint32)
-    for k, table in enumerate(_position_tables()):
-        crcs ^= table[(lengths >> np.uint64(8 * k) & np.uint64(255)).astype(np.uint8)]
-    masked: NDArray[np.uint32] = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(mask_crc(0))
-    return masked
+    found = lengths[small]
+    expected = np.full(found.size, google_crc32c.value(bytes(_LENGTH_BYTES)), np.uint32)
+    for k, changes in enumerate(_list_changes()):
+        expected ^= changes[found >> np.uint64(8 * k) & np.uint64(255)]
+    masked = (expected >> np.uint32(15) | expected << np.uint32(17)) + np.uint32(mask_crc(0))
+    return [(at, int(lengths[at])) for at in small[crcs[small] == masked].tolist()]
 
 
 @cache
-def _position_tables() -> list[NDArray[np.uint32]]:
-    """Returns 8 tables, one per byte: the XOR by which each value of the byte changes the CRC of 8 zero bytes."""
-    zeros = google_crc32c.value(bytes(_LENGTH_BYTES))
-    tables = []
-    for k in range(_LENGTH_BYTES):
-        before, after = bytes(k), bytes(_LENGTH_BYTES - 1 - k)
-        changes = [google_crc32c.value(before + bytes((value,)) + after) ^ zeros for value in range(256)]
-        tables.append(np.array(changes, np.uint32))
-    return tables
+def _list_changes() -> NDArray[np.uint32]:
+    """Returns the XOR by which each value of each byte changes the CRC of 8 zero bytes: uint32 [8, 256]."""
+    texts = ((value << 8 * k).to_bytes(_LENGTH_BYTES, "little") for k in range(_LENGTH_BYTES) for value in range(256))
+    crcs = np.array([google_crc32c.value(text) for text in texts], np.uint32).reshape(_LENGTH_BYTES, 256)
+    return crcs ^ crcs[0, 0]
