@@ -20,7 +20,6 @@ from tfpipe.format.catalog import Entry
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.join_manifests import explain_misfit
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.view import Hidden
 from tfpipe.storage import file_io
 from tfpipe.writer.changes import Change, open_layers
 from tfpipe.writer.working_folder import hash_values
@@ -93,8 +92,8 @@ class Append:
         below, above = (self.history.join_shards(number).splits for number in (layer - 1, layer))
         for name in self.history.load_appended(layer).splits:
             first, end = below[name].stored_records if name in below else 0, above[name].stored_records
-            numbers = Hidden.join([entry.hidden[name] for entry in later if name in entry.hidden]).numbers
-            if np.any((first <= numbers) & (numbers < end)):
+            numbers = (entry.hidden[name]["number"] for entry in later if name in entry.hidden)
+            if any(np.any((first <= hidden) & (hidden < end)) for hidden in numbers):
                 return True
         return False
 

@@ -11,14 +11,14 @@ import pytest
 from tests.refusals import refusal
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.catalog import Catalog, Entry, decode_catalog
-from tfpipe.format.view import Hidden, encode_headed
+from tfpipe.format.view import HIDDEN, encode_headed
 
-HIDDEN = Hidden(np.array([3, 4, 90_000]), np.array([1, -1, 0], np.int32), np.array([700, 20_000_000_000, 9]))
+ROWS = np.array([(3, 1, 700), (4, -1, 20_000_000_000), (90_000, 0, 9)], HIDDEN)
 APPEND = Entry("append", "1a" * 32, 2, "", {"train": "ab"}, {"train": "cd"}, {"train": 5})
-DELETE = Entry("delete", "2b" * 32, 3, "", {"train": "ef"}, {}, {"train": 3}, {"train": HIDDEN, "test": HIDDEN})
+DELETE = Entry("delete", "2b" * 32, 3, "", {"train": "ef"}, {}, {"train": 3}, {"train": ROWS, "test": ROWS})
 COLUMN = Entry("column", "3c" * 32, 1, "words", {"train": "ab"}, {"train": "12"})
 VIEW = Entry("view", "4d" * 32, 0, "large.1", {"train": "ab"})
-AGAIN = Entry("delete", "5e" * 32, 4, hidden={"train": HIDDEN.choose(np.array([1]))})
+AGAIN = Entry("delete", "5e" * 32, 4, hidden={"train": ROWS[1:2]})
 CATALOG = Catalog((APPEND, DELETE, COLUMN, VIEW, AGAIN))
 
 
@@ -33,9 +33,8 @@ def test_it_is_read_as_it_was_written() -> None:
         assert replace(one, hidden={}).path == other.path
         assert one.hidden.keys() == other.hidden.keys()
         for split, hidden in other.hidden.items():
-            for name in ("numbers", "labels", "sizes"):
-                np.testing.assert_array_equal(getattr(one.hidden[split], name), getattr(hidden, name))
-                assert getattr(one.hidden[split], name).dtype == getattr(hidden, name).dtype
+            np.testing.assert_array_equal(one.hidden[split], hidden)
+            assert one.hidden[split].dtype == HIDDEN
     assert [entry.path for entry in read.entries] == [
         "layers/2-1a1a1a1a1a1a",
         "catalog",
@@ -91,9 +90,7 @@ def test_wrong_entries_are_named(at: int, name: str, value: object, message: str
 
 
 def test_an_entry_that_hides_more_records_than_there_are_takes_no_memory() -> None:
-    numbers = np.arange(200_000)
-    hidden = Hidden(numbers, np.zeros(len(numbers), np.int32), numbers)
-    data = Catalog((APPEND, replace(DELETE, hidden={"train": hidden}))).encode()
+    data = Catalog((APPEND, replace(DELETE, hidden={"train": np.zeros(200_000, HIDDEN)}))).encode()
     assert refusal(FormatError, decode_catalog, data, "flowers/catalog", count) == (
         "flowers/catalog was made for other shards: it names 200,000 records of 'train', and there are 100,000. Copy "
         "it again from the dataset."

@@ -17,7 +17,7 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import FRAME_BYTES
-from tfpipe.format.view import Hidden, View, ViewSplit
+from tfpipe.format.view import HIDDEN, View, ViewSplit
 
 SHA256 = "0123456789abcdef" * 4
 
@@ -132,7 +132,7 @@ _VIEW = {
     "test": ViewSplit(np.arange(10), None, 10, 70, (), "f2"),
 }
 VIEWS = [View("few", _VIEW, {"where": "größer"}).encode(), View("none", {}).encode()]
-_HIDDEN = {"train": Hidden(np.array([3, 4, 39]), np.array([1, -1, 0], np.int32), np.array([700, 20, 9]))}
+_HIDDEN = {"train": np.array([(3, 1, 700), (4, -1, 20), (39, 0, 9)], HIDDEN)}
 _ENTRIES = (
     Entry("append", "1a" * 32, 2, "", {"train": "ab"}, {"train": "c"}, {"train": 5}),
     Entry("delete", "2b" * 32, 3, "", {"train": "ef"}, {}, {"train": 3}, _HIDDEN),

@@ -27,7 +27,7 @@ from tfpipe.format.catalog import Entry, get_path
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED, check_names
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.format.view import Hidden, View
+from tfpipe.format.view import HIDDEN, View
 from tfpipe.storage import file_io
 from tfpipe.views.choose import make_view_split
 from tfpipe.writer.changes import Change
@@ -136,9 +136,9 @@ class NewColumn:
                 for layer in others
                 if split in layer.manifest.splits
             ]
-            have = np.concatenate([np.empty(0, np.int64), *numbers])
-            nothing = np.zeros(len(have), np.int64)
-            info = hide_records(manifest.splits[split], Hidden(have, nothing.astype(np.int32) - 1, nothing))
+            hidden = np.zeros(sum(map(len, numbers)), HIDDEN)
+            hidden["number"], hidden["label"] = np.concatenate([np.empty(0, np.int64), *numbers]), -1
+            info = hide_records(manifest.splits[split], hidden)
             manifest = replace(manifest, splits={**manifest.splits, split: info})
         return manifest
 

@@ -8,14 +8,16 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.catalog import MAX_CATALOG_BYTES, Catalog, Entry, decode_catalog
 from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.format.view import MAX_VIEW_BYTES, VIEWS_DIR, Hidden, View, ViewSplit, check_view_name, decode_view
+from tfpipe.format.view import MAX_VIEW_BYTES, VIEWS_DIR, View, ViewSplit, check_view_name, decode_view
 from tfpipe.storage import buckets, file_io
 from tfpipe.system.extras import check_installed
 
@@ -150,9 +152,9 @@ def find_misfit(manifest: Manifest, view: View) -> str | None:
     return next((name for name in there if made_for.get(name) != there[name]), None)
 
 
-def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:
-    """Returns a split without deleted records: the rest of a view's records, or the rest of all."""
-    if not hidden.records:
+def hide_records(info: SplitInfo, hidden: NDArray[Any]) -> SplitInfo:
+    """Returns a split without deleted records, [n] of `HIDDEN`: the rest of a view's records, or the rest of all."""
+    if not len(hidden):
         return info
     numbers = np.arange(info.stored_records)
     whole = ViewSplit(numbers, None, len(numbers), info.bytes, info.class_counts, info.stored_fingerprint)

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tfpipe.dataset.dataset_files import (
     find_misfit,
     hide_records,
@@ -23,7 +25,7 @@ from tfpipe.format import file_names
 from tfpipe.format.catalog import Catalog, Entry, Kind
 from tfpipe.format.join_manifests import join_manifests
 from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.format.view import Hidden, View
+from tfpipe.format.view import HIDDEN, View
 from tfpipe.storage import file_io
 from tfpipe.system.units import human_count
 
@@ -152,8 +154,9 @@ class History:
     def _hide(self, info: SplitInfo, number: int) -> SplitInfo:
         """Returns a split without the records deleted at layer `number`, which may be later than the split's layer."""
         entries = [self.get_layer(each).hidden for each in self.list_layers("delete", number)]
-        hidden = Hidden.join([entry[info.name] for entry in entries if info.name in entry])
-        return hide_records(info, hidden.choose(hidden.numbers < info.stored_records))
+        hidden = np.concatenate([np.empty(0, HIDDEN), *(entry[info.name] for entry in entries if info.name in entry)])
+        hidden = hidden[np.argsort(hidden["number"], kind="stable")]
+        return hide_records(info, hidden[hidden["number"] < info.stored_records])
 
     def load_column(self, name: str, number: int) -> Manifest | None:
         """Returns the manifest of a column at layer `number`; None, with a warning, if some records lack values."""

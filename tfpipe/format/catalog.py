@@ -19,9 +19,9 @@ from tfpipe.errors import DataError
 from tfpipe.format.file_names import CATALOG, COLUMNS_DIR, LAYERS_DIR, is_column_name
 from tfpipe.format.json_reader import Rule, join, matching, read, refuse, wrong
 from tfpipe.format.view import (
+    HIDDEN,
     VIEW_SUFFIX,
     VIEWS_DIR,
-    Hidden,
     check_records,
     decode_headed,
     encode_headed,
@@ -37,7 +37,6 @@ MAX_CATALOG_BYTES = 1 << 32
 _MAGIC = "tfpipe catalog 1"
 _JOB = matching(r"[0-9a-f]{64}", "a SHA-256 in hexadecimal digits")
 _JOB_DIGITS = 12  # digits of `job` in the name of a file or folder
-_DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of hidden records
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +50,7 @@ class Entry:
     below: Mapping[str, str] = field(default_factory=dict)  # each split's `stored_fingerprint` before the change
     made: Mapping[str, str] = field(default_factory=dict)  # the `stored_fingerprint` of each split written
     records: Mapping[str, int] = field(default_factory=dict)  # appended or hidden, of each split
-    hidden: Mapping[str, Hidden] = field(default_factory=dict)  # numbered as in the layer before
+    hidden: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # of `HIDDEN`, numbered as in the layer before
 
     @property
     def path(self) -> str:
@@ -98,9 +97,9 @@ class Catalog:
         for entry in self.entries:
             hidden = {}
             for split, records in entry.hidden.items():
-                arrays: list[NDArray[Any]] = [np.diff(records.numbers, prepend=0), records.labels, records.sizes]
-                packed = [zlib.compress(one.astype(kind).tobytes()) for one, kind in zip(arrays, _DTYPES, strict=True)]
-                hidden[split] = {"records": records.records, "packed_bytes": [len(block) for block in packed]}
+                arrays = np.diff(records["number"], prepend=0), records["label"], records["size"]
+                packed = [zlib.compress(array.tobytes()) for array in arrays]
+                hidden[split] = {"records": len(records), "packed_bytes": [len(block) for block in packed]}
                 blocks += packed
             lines.append(asdict(replace(entry, hidden={})) | {"hidden": hidden})
         return encode_headed(_MAGIC, {"entries": lines}, blocks)
@@ -133,7 +132,7 @@ def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[s
             must = f"a whole number of at least {lowest} and at most {highest}"
             raise wrong(where, f"{at}.number", must, entry.number)
         layers += entry.kind in ("append", "delete")
-        hidden = dict[str, Hidden]()
+        hidden = dict[str, NDArray[Any]]()
         if entry.kind == "delete":
             most = count(Catalog(tuple(entries)))
             for name, split in read(header.get("hidden"), dict[str, _HiddenHeader], where, f"{at}.hidden").items():
@@ -148,10 +147,10 @@ def decode_catalog(data: bytes, where: str, count: Callable[[Catalog], Mapping[s
     return Catalog(tuple(entries))
 
 
-def _decode_hidden(records: int, blocks: Sequence[bytes]) -> Hidden:
+def _decode_hidden(records: int, blocks: Sequence[bytes]) -> NDArray[Any]:
     """Decodes the hidden records of a split. Raises ValueError or zlib.error if their blocks are damaged."""
-    numbers, labels, sizes = (
-        np.frombuffer(inflate(block, records * np.dtype(kind).itemsize), kind)
-        for block, kind in zip(blocks, _DTYPES, strict=True)
-    )
-    return Hidden(np.cumsum(numbers), labels.astype(np.int32), sizes.astype(np.int64))
+    hidden = np.empty(records, HIDDEN)
+    for name, block in zip(("number", "label", "size"), blocks, strict=True):
+        hidden[name] = np.frombuffer(inflate(block, records * HIDDEN[name].itemsize), HIDDEN[name])
+    hidden["number"] = np.cumsum(hidden["number"])
+    return hidden

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -31,33 +31,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _MAX_HEADER_BYTES = 1 << 26
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hidden:
-    """The records of a split that `tfpipe delete` hid."""
-
-    numbers: NDArray[np.int64]  # [records], counted through all shards of the split, ascending
-    labels: NDArray[np.int32]  # [records], from 0; below 0 for none
-    sizes: NDArray[np.int64]  # [records], bytes in the shard
-
-    @property
-    def records(self) -> int:
-        """The number of hidden records."""
-        return len(self.numbers)
-
-    def choose(self, rows: NDArray[Any]) -> Hidden:
-        """Selects hidden records by a boolean mask or by their indices in this list."""
-        return Hidden(self.numbers[rows], self.labels[rows], self.sizes[rows])
-
-    @classmethod
-    def join(cls, blocks: Sequence[Hidden]) -> Hidden:
-        """Joins hidden records and sorts them. No record may be in two blocks."""
-        whole = cls(
-            np.concatenate([np.empty(0, np.int64), *(block.numbers for block in blocks)]),
-            np.concatenate([np.empty(0, np.int32), *(block.labels for block in blocks)]),
-            np.concatenate([np.empty(0, np.int64), *(block.sizes for block in blocks)]),
-        )
-        return whole.choose(np.argsort(whole.numbers, kind="stable"))
+HIDDEN = np.dtype([("number", "<i8"), ("label", "<i4"), ("size", "<i8")])
+"""A record that `tfpipe delete` hid: its number, counted through all shards of the split; its class from 0, below 0 for
+none; and its bytes in the shard. Hidden records of a split are an array of these by ascending number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,21 +59,17 @@ class ViewSplit:
             return self.records
         return (int(self.weights.sum(dtype=np.int64)) + WEIGHT_UNITS // 2) // WEIGHT_UNITS
 
-    def leave_out(self, hidden: Hidden) -> ViewSplit:
-        """Returns the chosen records without the hidden ones."""
-        if not hidden.records:
-            return self
-        stays = ~np.isin(self.numbers, hidden.numbers, assume_unique=True)
-        gone = np.isin(hidden.numbers, self.numbers, assume_unique=True)
-        labels = hidden.labels[gone]
-        counts = np.bincount(
-            labels[(labels >= 0) & (labels < len(self.class_counts))], minlength=len(self.class_counts)
-        )
+    def leave_out(self, hidden: NDArray[Any]) -> ViewSplit:
+        """Returns the chosen records without the hidden ones, [n] of `HIDDEN`."""
+        stays = ~np.isin(self.numbers, hidden["number"], assume_unique=True)
+        gone = hidden[np.isin(hidden["number"], self.numbers, assume_unique=True)]
+        labels, classes = gone["label"], len(self.class_counts)
+        counts = np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
         return replace(
             self,
             numbers=self.numbers[stays],
             weights=None if self.weights is None else self.weights[stays],
-            bytes=self.bytes - int(hidden.sizes[gone].sum()),
+            bytes=self.bytes - int(gone["size"].sum()),
             class_counts=tuple((np.array(self.class_counts, np.int64) - counts).tolist()) if self.class_counts else (),
         )
 

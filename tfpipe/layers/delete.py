@@ -13,7 +13,7 @@ from tfpipe.dataset.dataset_files import check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.view import Hidden
+from tfpipe.format.view import HIDDEN
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import InfoTable, open_info
 from tfpipe.writer import record_info
@@ -58,8 +58,8 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         for split, (numbers, labels) in rows.items():
             if len(numbers):
                 with RecordReader(manifest.directory, manifest.choose(split, None), split) as reader:
-                    hidden[split] = Hidden(numbers, labels, reader.list_sizes(numbers))
-        records = {split: found.records for split, found in hidden.items()}
+                    hidden[split] = np.rec.fromarrays([numbers, labels, reader.list_sizes(numbers)], HIDDEN)
+        records = {split: len(found) for split, found in hidden.items()}
         before = stored - sum(records.values())
         if not records:
             return Deleted(history.newest, {}, before)
