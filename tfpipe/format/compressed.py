@@ -3,15 +3,20 @@
 A gzip file may be several gzip members in a row. With one member per record, any record can be unpacked on its own.
 """
 
+from __future__ import annotations
+
 import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Compression
 from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_payload, decode_header, read_length
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
 
 MAX_RECORD_BYTES = 2**26
 """The largest payload that is read. Nobody knows how much is left of a compressed file, so a length cannot be checked
@@ -37,12 +42,12 @@ def detect_compression(head: bytes) -> Compression:
     return ""
 
 
-def scan_compressed(file: BinaryIO, compression: Compression) -> Iterator[bytes]:
+def scan_compressed(file: SupportsRead[bytes], compression: Compression) -> Iterator[bytes]:
     """Yields the payload of every record of a compressed file."""
     return _scan(_Unpacked(file, compression), compression)
 
 
-def scan_members(file: BinaryIO, compression: Compression = "GZIP") -> Iterator[tuple[bytes, int | None]]:
+def scan_members(file: SupportsRead[bytes], compression: Compression = "GZIP") -> Iterator[tuple[bytes, int | None]]:
     """Yields the payload of every record of a compressed file, and the size of its gzip member in the file.
 
     The size is None unless the record has one gzip member to itself.
@@ -71,7 +76,7 @@ def pack_member(frame: bytes, level: int) -> bytes:
     return deflate.compress(frame) + deflate.flush()
 
 
-def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
+def _scan(unpacked: _Unpacked, compression: Compression) -> Iterator[bytes]:
     number = offset = 0
     while True:
         name = f"Record {number} at byte {offset} of the unpacked data"
@@ -79,7 +84,12 @@ def _scan(unpacked: "_Unpacked", compression: Compression) -> Iterator[bytes]:
             header = unpacked.read(HEADER_BYTES)
             if not header:
                 return
-            payload, footer = _rest_of_record(unpacked, header, name)
+            length = read_length(header, name) if len(header) == HEADER_BYTES else 0
+            if length > MAX_RECORD_BYTES:
+                raise FormatError(f"{name} must have at most {MAX_RECORD_BYTES:,} bytes of payload, got {length:,}.")
+            payload, footer = unpacked.read(length), unpacked.read(FOOTER_BYTES)
+            if len(header) < HEADER_BYTES or len(payload) < length or len(footer) < FOOTER_BYTES:
+                raise FormatError(f"{name} is cut off.")
         check_payload(payload, footer, name)
         yield payload
         offset += HEADER_BYTES + len(payload) + FOOTER_BYTES
@@ -97,21 +107,10 @@ def _explaining(name: str, compression: Compression) -> Iterator[None]:
         raise FormatError(f"{name} cannot be unpacked: the {compression} data ends too early.") from None
 
 
-def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[bytes, bytes]:
-    length = read_length(header, name) if len(header) == HEADER_BYTES else 0
-    if length > MAX_RECORD_BYTES:
-        raise FormatError(f"{name} must have at most {MAX_RECORD_BYTES:,} bytes of payload, got {length:,}.")
-    payload = unpacked.read(length)
-    footer = unpacked.read(FOOTER_BYTES)
-    if len(header) < HEADER_BYTES or len(payload) < length or len(footer) < FOOTER_BYTES:
-        raise FormatError(f"{name} is cut off.")
-    return payload, footer
-
-
 class _Unpacked:
     """A compressed file, unpacked in chunks. Several gzip members in a row count as one, as in TensorFlow."""
 
-    def __init__(self, file: BinaryIO, compression: Compression) -> None:
+    def __init__(self, file: SupportsRead[bytes], compression: Compression) -> None:
         self._file, self._bits = file, _WINDOW_BITS[compression]
         self._inflate = zlib.decompressobj(self._bits)
         self._packed = b""

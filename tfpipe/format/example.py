@@ -49,6 +49,10 @@ _SHARED_LENGTH = 16  # the longest text that is cached, such as the format of th
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _UINT64_MASK = 2**64 - 1
 
+_PLAIN: tuple[tuple[Any, Any], ...] = (
+    *((bytes, bytes), (str, str)),
+    *(((int, np.integer, np.bool_), int), ((float, np.floating), float)),
+)
 _pack_float = struct.Struct("<f").pack
 
 
@@ -143,14 +147,10 @@ def _list(key: str, values: Sequence[Any]) -> list[bytes]:
 
 def _plain(key: str, value: object) -> bytes | str | int | float:
     """Converts a list element to its built-in type. NumPy scalars and subclasses such as `IntEnum` come here."""
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int | np.integer | np.bool_):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
+    for kinds, make in _PLAIN:
+        if isinstance(value, kinds):
+            plain: bytes | str | int | float = make(value)
+            return plain
     raise ConfigError(f"The list of feature {key!r} must hold bytes, text or numbers, got a {type(value).__name__}.")
 
 

@@ -258,17 +258,15 @@ class Manifest:
     @property
     def image_key(self) -> str | None:
         """The feature that holds the image; None if the records have no image."""
-        if self.foreign is not None:
-            return self.foreign.image_key
-        has_images = IMAGE_ENCODED in self.schema or any(split.formats for split in self.splits.values())
-        return IMAGE_ENCODED if has_images else None
+        return next(iter(self.image_keys), None)
 
     @property
     def image_keys(self) -> tuple[str, ...]:
         """The features that hold images: none, one, or several in another program's records."""
         if self.foreign is not None:
             return self.foreign.image_keys
-        return () if self.image_key is None else (self.image_key,)
+        has_images = IMAGE_ENCODED in self.schema or any(split.formats for split in self.splits.values())
+        return (IMAGE_ENCODED,) if has_images else ()
 
     @property
     def images_shape(self) -> tuple[int, ...] | None:

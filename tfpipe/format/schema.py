@@ -272,7 +272,12 @@ class Schema:
             raise ConfigError(f"A schema must name each feature once, got {twice!r} twice.")
         for spec in self.features:
             if spec.tensor is not None and spec.tensor.sizes is not None:
-                _check_sizes(spec, self._by_name.get(spec.tensor.sizes))
+                sizes, count = self._by_name.get(spec.tensor.sizes), spec.tensor.num_unknown
+                if sizes is None or (sizes.dtype, sizes.shape) != ("int64", (count,)):
+                    raise ConfigError(
+                        f"The sizes of feature {spec.name!r} must lie in a feature of int64 with shape ({count},), got "
+                        f"{spec.tensor.sizes!r}."
+                    )
 
     @cached_property
     def _by_name(self) -> dict[str, FeatureSpec]:
@@ -387,15 +392,6 @@ def _get_stored_shape(tensor: TensorType, dtype: DType) -> tuple[int, ...] | Non
         return ()
     known = tuple(size for size in tensor.shape if size is not None)
     return None if tensor.num_unknown else known[:1] if dtype == "bytes" else known
-
-
-def _check_sizes(spec: FeatureSpec, sizes: FeatureSpec | None) -> None:
-    assert spec.tensor is not None
-    if sizes is None or (sizes.dtype, sizes.shape) != ("int64", (spec.tensor.num_unknown,)):
-        raise ConfigError(
-            f"The sizes of feature {spec.name!r} must lie in a feature of int64 with shape "
-            f"({spec.tensor.num_unknown},), got {spec.tensor.sizes!r}."
-        )
 
 
 def _describe_bytes(error: UnicodeDecodeError) -> str:

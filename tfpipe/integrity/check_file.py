@@ -183,8 +183,8 @@ def _unpack_records(
     name, number = report.job.name, 0
     table: list[list[int]] = [] if index is None else index.tolist()
     try:
-        records = ((payload, None) for payload in scan_compressed(reader.as_file(), compression))
-        for payload, size in records if index is None else scan_members(reader.as_file()):
+        records = ((payload, None) for payload in scan_compressed(reader, compression))
+        for payload, size in records if index is None else scan_members(reader):
             yield number, table[number][0] if number < len(table) else None, size, payload
             number += 1
     except FormatError as error:

@@ -36,6 +36,7 @@ class HashedReader:
         self._buffer = np.frombuffer(self._raw, np.uint8)
         self._start = self._stop = 0  # the file offsets between which the buffer holds bytes
         self._at = self.size  # the position of the file object
+        self._read_to = 0  # where `read` goes on
 
     @property
     def done(self) -> int:
@@ -89,9 +90,11 @@ class HashedReader:
             self._advance(self._stop, 1)
         return self._digest.hexdigest()
 
-    def as_file(self) -> BinaryIO:
-        """Returns a file object that reads from the beginning and is hashed like `view`. Do not mix it with `view`."""
-        return cast(BinaryIO, _Reader(self))
+    def read(self, size: int) -> bytes:
+        """Reads on after the last bytes of this method, at most `BUFFER_BYTES`. Do not mix it with `view`."""
+        data = self.view(self._read_to, min(size, self.size - self._read_to, BUFFER_BYTES)).tobytes()
+        self._read_to += len(data)
+        return data
 
     def _advance(self, offset: int, size: int) -> None:
         """Moves the buffer forward until it holds `size` bytes from `offset`, reading everything in between."""
@@ -120,17 +123,3 @@ class HashedReader:
             self._digest.update(self._raw[kept : kept + count])
         self._stop += count
         self._at = self._stop
-
-
-class _Reader(io.RawIOBase):
-    """A file object over a `HashedReader`, which reads in order."""
-
-    def __init__(self, reader: HashedReader) -> None:
-        self._reader, self._offset = reader, 0
-
-    def read(self, size: int = -1) -> bytes:
-        left = self._reader.size - self._offset
-        count = min(left if size < 0 else size, left, BUFFER_BYTES)
-        data = self._reader.view(self._offset, count).tobytes()
-        self._offset += count
-        return data

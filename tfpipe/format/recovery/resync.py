@@ -138,5 +138,6 @@ def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
 def _list_changes() -> NDArray[np.uint32]:
     """Returns the XOR by which each value of each byte changes the CRC of 8 zero bytes: uint32 [8, 256]."""
     texts = ((value << 8 * k).to_bytes(_LENGTH_BYTES, "little") for k in range(_LENGTH_BYTES) for value in range(256))
-    crcs = np.array([google_crc32c.value(text) for text in texts], np.uint32).reshape(_LENGTH_BYTES, 256)
-    return crcs ^ crcs[0, 0]
+    crcs = np.array([google_crc32c.value(text) for text in texts], np.uint32)
+    changes: NDArray[np.uint32] = crcs ^ crcs[0]
+    return changes.reshape(_LENGTH_BYTES, 256)

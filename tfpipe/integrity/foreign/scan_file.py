@@ -214,7 +214,7 @@ def read_records(path: str, reader: HashedReader, compression: Compression) -> I
 def _iterate_records(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes, int]]:
     """Yields each record's name for errors, payload and size in the file, which is 0 if it cannot be unpacked alone."""
     if compression:
-        for number, (payload, size) in enumerate(scan_members(reader.as_file(), compression)):
+        for number, (payload, size) in enumerate(scan_members(reader, compression)):
             yield f"record {number}", payload, size or 0
         return
     at = number = 0
