@@ -71,7 +71,10 @@ APART = (
     ("beam_jobs", "tfpipe.integrity"),
 )
 # Imports between rooms apart that have a reason: records with their columns and views are read in one place.
-ALLOWED = (("beam_jobs.read_records", "tfpipe.engine.record_reader"),)
+ALLOWED = (
+    ("beam_jobs.read_records", "tfpipe.engine.record_reader"),
+    ("beam_jobs.shards.dataset_records", "tfpipe.engine.record_reader"),
+)
 IMPORT_BEAM_JOBS = ("tfpipe.cli", "beam_jobs")
 
 # The second: the address of an emulator stands in a variable of Google's, which its own library would read.

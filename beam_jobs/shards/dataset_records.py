@@ -3,17 +3,13 @@
 A record that another program wrote is made anew, from the pixels that a plain decoder gives.
 """
 
+import contextlib
 import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate
 from math import isqrt, prod
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
@@ -22,20 +18,21 @@ from beam_jobs.shards.record import NewRecord, check_source_size, make_list_feat
 from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
-from tfpipe.format import file_names
 from tfpipe.format import schema as keys
+from tfpipe.format.digest_groups import DIGEST_BYTES
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Foreign, Manifest, ShardInfo, list_images
-from tfpipe.format.record_index import decode_index
+from tfpipe.format.manifest import Foreign, list_images
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 from tfpipe.writer.record_form import make_image_features
 
-_DIGEST_BYTES = 32
-_MAX_COLUMNS, _MAX_INDEXES = 64, 256  # that one worker keeps; an index takes 16 bytes for each record of its shard
+if TYPE_CHECKING:
+    from tfpipe.engine.record_reader import RecordReader
+
+_MAX_COLUMNS = 64  # that one worker keeps open
 
 NO_CLASS = -1
 """The label of an image without a class in a dataset that has classes. Its class text is empty."""
@@ -52,13 +49,10 @@ class DatasetRecords:
         """Yields each planned record with the function that reads it."""
         return ((image, partial(self.read, image)) for image in planned)
 
+    @rejecting()
     def read(self, planned: PlannedImage) -> NewRecord:
         """Reads a planned record, and changes its label and its image to those of the new dataset."""
         check_source_size(planned)
-        with rejecting():
-            return self._read(planned)
-
-    def _read(self, planned: PlannedImage) -> NewRecord:
         header = self.header
         source, payload, features = _read_features(self.records, planned, header.unpacked)
         if source.foreign is not None:
@@ -154,7 +148,11 @@ def _reform(
     old = stored[number]
     try:
         if old.format == "RAW":
-            image = prepare_image(_as_ppm(old.encoded), form, mask=mask)
+            side = isqrt(len(old.encoded) // 3)
+            if side * side * 3 != len(old.encoded):
+                raise BadImage(f"{len(old.encoded)} bytes of raw pixels, which are not a square image")
+            # A PPM is the simplest format that holds raw pixels.
+            image = prepare_image(b"P6 %d %d 255\n" % (side, side) + old.encoded, form, mask=mask)
             changed = [kind.replace("ppm_", "raw_") for kind in image.changed if kind != "ppm_to_raw"]
             image = replace(image, changed=tuple(changed))
         else:
@@ -162,14 +160,6 @@ def _reform(
     except BadImage as error:
         raise BadImage(f"image {number}: {error.reason}" if len(stored) > 1 else error.reason) from error
     return replace(image, height=old.height, width=old.width) if source.square and form.square else image
-
-
-def _as_ppm(pixels: bytes) -> bytes:
-    """Returns raw pixels as a file of the simplest format that holds them."""
-    side = isqrt(len(pixels) // 3)
-    if side * side * 3 != len(pixels):
-        raise BadImage(f"{len(pixels)} bytes of raw pixels, which are not a square image")
-    return b"P6 %d %d 255\n" % (side, side) + pixels
 
 
 def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> int:
@@ -194,14 +184,11 @@ def _get_digest(features: Mapping[str, Feature]) -> bytes:
     several = features.get(keys.IMAGE_SHA256)
     if isinstance(several, list) and len(several) > 1:
         return hashlib.sha256(b"".join(several)).digest()
-    text = _get_text(features, keys.IMAGE_SHA256)
-    try:
-        digest = bytes.fromhex(text)
-    except ValueError:
-        digest = b""
-    if len(digest) != _DIGEST_BYTES:
-        raise BadImage(f"its {keys.IMAGE_SHA256} is not a valid SHA-256")
-    return digest
+    with contextlib.suppress(ValueError):
+        digest = bytes.fromhex(_get_text(features, keys.IMAGE_SHA256))
+        if len(digest) == DIGEST_BYTES:
+            return digest
+    raise BadImage(f"its {keys.IMAGE_SHA256} is not a valid SHA-256")
 
 
 def _get_number(features: Mapping[str, Feature], name: str) -> int:
@@ -245,28 +232,18 @@ def _read_columns(columns: Iterable[tuple[str, str]], record: str) -> dict[str, 
     features: dict[str, Feature] = {}
     for address, name in columns:
         try:
-            column = _open(address, name)
-            directory, shards = column.directory, column.splits[split].shards
-            ends = list(accumulate(shard.records for shard in shards))
-            at = bisect_right(ends, int(number))
-            shard = shards[at]
-            path = file_io.join(directory, shard.file)
-            offset, size = _load_index(directory, shard)[int(number) - ends[at] + shard.records].tolist()
-            features |= decode_example(_read_payload(path, shard.file, offset, size))
+            features |= _open_column(address, name, split)[int(number)]
         except (FormatError, DataError, OSError) as error:
             raise UnreadableError(f"the column {name} cannot be read: {str(error).rstrip('.')}") from error
     return features
 
 
 @lru_cache(maxsize=_MAX_COLUMNS)
-def _open(address: str, name: str) -> Manifest:
-    return next(column for column in load_manifest(address).columns if column.name == name)
+def _open_column(address: str, name: str, split: str) -> "RecordReader":
+    from tfpipe.engine.record_reader import RecordReader  # takes 40 ms, and few datasets have columns
 
-
-@lru_cache(maxsize=_MAX_INDEXES)
-def _load_index(directory: str, shard: ShardInfo) -> NDArray[np.int64]:
-    data = file_io.read_whole(file_io.join(directory, file_names.index_name(shard.file)))
-    return decode_index(data, shard.bytes, shard.records)
+    column = next(column for column in load_manifest(address).columns if column.name == name)
+    return RecordReader(column.directory, column, split)
 
 
 def _make_record(
