@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -13,7 +13,6 @@ from beam_jobs.config import TableColumns
 from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, list_files
-from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.plan.plan import DEFAULT_SPLIT, LeftOut
@@ -48,9 +47,11 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     if listing.datasets is None and not known_images:  # the records of finished datasets have the digests
         _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
-    batches = _cut_batches(images, np.flatnonzero(candidates))
+    chosen = np.flatnonzero(candidates)
+    cuts = np.split(chosen, range(_HASHED_AT_ONCE, len(chosen), _HASHED_AT_ONCE))
+    batches = (list(zip(rows.tolist(), images.iterate(rows), strict=True)) for rows in cuts)
     if listing.datasets is None:
-        found = map_unordered(_hash_batch, batches, readers, shared=((listing.root, listing.columns),))
+        found = map_unordered(_hash_batch, batches, readers, shared=(listing.root, listing.columns))
     else:
         found = map_unordered(_identify_batch, batches, readers, shared=(listing.datasets,))
     identities = sorted(chain.from_iterable(found))
@@ -75,17 +76,10 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
 
 
 _Batch = Sequence[tuple[int, ImageRef]]
+"""Some images, each with its index."""
 
 
-def _cut_batches(images: ImageTable, indices: NDArray[np.int64]) -> Iterator[_Batch]:
-    """Yields the images at these indices, each with its index, in batches for the worker processes."""
-    for begin in range(0, len(indices), _HASHED_AT_ONCE):
-        batch = indices[begin : begin + _HASHED_AT_ONCE]
-        yield list(zip(batch.tolist(), images.iterate(batch), strict=True))
-
-
-def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[_Identity]:
-    root, columns = origin
+def _hash_batch(root: str, columns: TableColumns, batch: _Batch) -> list[_Identity]:
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
     found = read_cells(root, columns, list_cells([image for _, image in in_rows]), MAX_SOURCE_BYTES)
     identities = [

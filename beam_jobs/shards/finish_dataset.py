@@ -9,13 +9,13 @@ import numpy as np
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
-from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format import file_names
 from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
 from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.storage import file_io
-from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
+from tfpipe.writer.written_shard import WrittenShard, make_dataset_files, make_split_info, renumber
 
 _READS_AT_ONCE, _SHARDS_AT_ONCE = 16, 256
 
@@ -60,15 +60,16 @@ def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenSh
     manifest = work.find_manifest(header.fingerprint)
     if manifest is not None:  # a complete dataset was checked, and its missing shards were made again
         _check_unchanged(work, manifest, _leave_out_empty(work, header, ordered))
-        _write_tfds_files(work, manifest)
-        return manifest
-    _write_list(work, file_names.QUARANTINE, _encode_quarantine(work, ordered))
-    duplicates = _write_duplicates(work, header, ordered)
-    _remove_stale_quarantine(work, ordered)
-    num_bad = sum(shard.num_left_out for shard in ordered)
-    manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), num_bad, duplicates)
-    _write_tfds_files(work, manifest)
-    work.write(file_names.MANIFEST, manifest_json.dumps(manifest).encode())
+    else:
+        _write_list(work, file_names.QUARANTINE, _encode_quarantine(work, ordered))
+        duplicates = _write_duplicates(work, header, ordered)
+        _remove_stale_quarantine(work, ordered)
+        num_bad = sum(shard.num_left_out for shard in ordered)
+        manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), num_bad, duplicates)
+    for name, data in make_dataset_files(manifest).items():
+        path = work.result(name)
+        if not file_io.exists(path) or file_io.read_whole(path) != data:  # a complete dataset stays untouched
+            work.write(name, data)
     return manifest
 
 
@@ -105,14 +106,6 @@ def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Seq
             f"{changed[0]} was missing or damaged and came out different when made again: images have changed since. "
             f"{work.output} is no longer complete; run the same command again to make all of it anew."
         )
-
-
-def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
-    """Writes files for TensorFlow Datasets that are missing or differ, so that a complete dataset stays untouched."""
-    for name, text in tfds_metadata.make_files(manifest).items():
-        path = work.result(name)
-        if not file_io.exists(path) or file_io.read_whole(path) != text.encode():
-            work.write(name, text.encode())
 
 
 def _remove_stale_quarantine(work: WorkDir, shards: Sequence[WrittenShard]) -> None:

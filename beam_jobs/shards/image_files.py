@@ -17,7 +17,7 @@ import numpy as np
 from beam_jobs.inputs import parquet_images, parquet_tensors
 from beam_jobs.inputs.annotations.segmentation import draw_mask
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
+from beam_jobs.plan.image_ref import PlannedImage, list_files
 from beam_jobs.shards.record import (
     MAX_SOURCE_BYTES,
     NewRecord,
@@ -30,7 +30,7 @@ from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import encode_example
-from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.format.schema import Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 
@@ -276,15 +276,14 @@ def _make_class_features(header: PlanHeader, planned: PlannedImage) -> dict[str,
 
 
 def _make_extra_features(header: PlanHeader, planned: PlannedImage) -> dict[str, Any]:
-    extra_specs = header.schema.features[-len(planned.extra) :] if planned.extra else ()
-    return {spec.name: _convert_extra(spec, value) for spec, value in zip(extra_specs, planned.extra, strict=True)}
-
-
-def _convert_extra(spec: FeatureSpec, value: Value) -> Any:
-    """Converts a value of `PlannedImage.extra` to the form that the encoder takes."""
-    if spec.dtype == "bytes":
-        return _to_bytes(value) if isinstance(value, str) else [_to_bytes(str(text)) for text in value]  # type: ignore[union-attr]
-    return np.array(value, np.int64 if spec.dtype == "int64" else np.float32) if spec.shape != () else value
+    specs, values = header.schema.features[-len(planned.extra) :] if planned.extra else (), dict[str, Any]()
+    for spec, value in zip(specs, planned.extra, strict=True):
+        if spec.dtype == "bytes":
+            value = _to_bytes(value) if isinstance(value, str) else [_to_bytes(str(text)) for text in value]
+        elif spec.shape != ():
+            value = np.array(value, np.int64 if spec.dtype == "int64" else np.float32)
+        values[spec.name] = value
+    return values
 
 
 def _to_bytes(text: str) -> bytes:

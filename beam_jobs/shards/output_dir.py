@@ -56,17 +56,14 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         max_bad=config.max_bad_images(plan.num_images) + listing.missing.count,
         versions=get_versions(),
     )
-    return replace(header, fingerprint=_make_fingerprint(header, plan.digest))
-
-
-def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
-    """Returns a hash of all that decides the dataset's bytes. The input's location and the runner do not."""
-    values = header.to_json() | {"format_version": FORMAT_VERSION, "lines": lines_sha256, "form": header.form.to_json()}
+    values = header.to_json() | {"format_version": FORMAT_VERSION, "lines": plan.digest, "form": header.form.to_json()}
+    # The fingerprint is a hash of all that decides the dataset's bytes. The input's location and the runner do not.
     for name in ("root", "fingerprint", "unpacked", "inputs", "max_bad", "refuse_nan"):
         del values[name]
     if header.records is not None:
         values["records"] = header.records.get_fingerprint_values()
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return replace(header, fingerprint=fingerprint)
 
 
 def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
@@ -159,8 +156,10 @@ def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Ite
             work, header, is_staged = _choose_directory(config, plan)
             try:
                 prepare_work(work, header, plan, config)
-            except BaseException:  # a user's interruption too
-                _remove_unplanned(work)
+            except BaseException:  # a user's interruption too; the plan of an earlier run stays
+                for name in () if work.has_plan() else {*file_io.list_names(work.base)} - {"lock"}:
+                    file_io.remove_tree(work.path(name))
+                    file_io.remove(work.path(name))
                 raise
             plan.forget_images()
         yield work
@@ -170,14 +169,6 @@ def open_work_dir(config: ShardConfig, plan: Plan, *, keep: bool = False) -> Ite
             file_io.remove_tree(work.base)
             if is_staged:
                 _swap(file_io.resolve_links(config.output))
-
-
-def _remove_unplanned(work: WorkDir) -> None:
-    """Removes what was prepared in the working folder, unless the plan of an earlier run is there."""
-    for name in () if work.has_plan() else file_io.list_names(work.base):
-        if name != "lock":
-            file_io.remove_tree(work.path(name))
-            file_io.remove(work.path(name))
 
 
 def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHeader, bool]:
@@ -203,17 +194,15 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
 
 def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
     """Returns whether the directory has no dataset, or one of the same plan, finished or not."""
-    if file_io.exists(work.result(file_names.MANIFEST)):
-        with contextlib.suppress(FormatError):
+    with contextlib.suppress(FormatError):
+        if file_io.exists(work.result(file_names.MANIFEST)):
             return work.find_manifest(header.fingerprint) is not None
-        return False
-    if work.has_plan():
-        with contextlib.suppress(FormatError):
+        if work.has_plan():
             return work.read_header().fingerprint == header.fingerprint
-        return False
-    # A run that ended before its plan was complete left a working folder. Shards without a plan and without a
-    # manifest are not to be trusted.
-    return not any(_is_ours(name) and name != file_names.WORK_DIR for name in file_io.list_names(work.output))
+        # A run that ended before its plan was complete left a working folder. Shards without a plan and without a
+        # manifest are not to be trusted.
+        return not any(_is_ours(name) and name != file_names.WORK_DIR for name in file_io.list_names(work.output))
+    return False
 
 
 def _swap(output: str) -> None:

@@ -34,38 +34,32 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
     """Writes one shard with its index and lists its bad images, or keeps the one that an earlier run finished."""
     planned = header.shards[shard]
     with file_io.explain_os_errors(f"write {work.result(planned.file)}"), ProgressFile(work, planned) as progress:
-        finished = _find_finished(work, header, planned)
-        return finished or _write(work, header, planned, progress, meter)
-
-
-def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> WrittenShard | None:
-    """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
-    written = work.find_finished(planned.file)
-    if written is None or any(line["kind"] == "unreadable" for line in written.left_out):
-        return None  # an image may be readable now
-    if header.refuse_nan and any(stats.nan for stats in written.stats.tensors.values()):
-        return None  # an earlier run took NaN; writing the shard again raises the error that names the record
-    return written
-
-
-def _find_seekable(header: PlanHeader) -> Callable[[bytes], bool] | None:
-    """Returns the function that looks for restart markers in a JPEG; None if no JPEG can have some."""
-    if header.records is None:
-        return (lambda data: True) if header.form.seekable else None  # every JPEG gets restart markers
-    return is_seekable if header.form.seekable or header.records.seekable else None
+        written = work.find_finished(planned.file)
+        if written is not None:
+            may_be_readable = any(line["kind"] == "unreadable" for line in written.left_out)
+            # If an earlier run took NaN, writing the shard again raises the error that names the record.
+            has_nan = header.refuse_nan and any(stats.nan for stats in written.stats.tensors.values())
+            written = None if may_be_readable or has_nan else written
+        return written or _write(work, header, planned, progress, meter)
 
 
 def _write(
     work: WorkDir, header: PlanHeader, planned: PlannedShard, progress: ProgressFile, meter: Meter | None
 ) -> WrittenShard:
     """Writes the records of all good images, and the row that says that the shard is finished and lists bad images."""
-    source = ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
+    finds_markers: Callable[[bytes], bool] | None  # tells whether a JPEG has restart markers, if some can
+    if header.records is None:
+        source: ImageFiles | DatasetRecords = ImageFiles(header)
+        finds_markers = (lambda data: True) if header.form.seekable else None  # every JPEG gets them
+    else:
+        source = DatasetRecords(header, header.records)
+        finds_markers = is_seekable if header.form.seekable or header.records.seekable else None
     digests, names = bytearray(), list[str]()
     count = partial(
         count_record,
         schema=header.schema,
         max_pixels=header.form.max_pixels,
-        is_seekable=_find_seekable(header),
+        is_seekable=finds_markers,
         refuse_nan=header.refuse_nan,
     )
     with work.new_shard(planned.file, count, header.schema, header.label_names) as writer:
