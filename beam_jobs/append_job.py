@@ -73,13 +73,12 @@ class Append:
                 f"The manifest of {self.dataset} does not say in which order the classes of its boxes are numbered. "
                 "Give a file with their names in this order as `labels`."
             )
-        form = listing.choose_form(self.config.form)
         made = Manifest(
             name=listing.name,
             splits={},
             label_names=listing.label_names,
             schema=listing.make_schema(),
-            image=form.to_json(),
+            image=self.config.form.to_json(),
             tool_version=__version__,
         )
         before = self.history.join_shards(self.history.newest)

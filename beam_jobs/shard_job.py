@@ -5,16 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from beam_jobs import job_stores
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.recognize import list_input
 from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.plan import (
-    Plan,
-    are_splits_named,
-    give_splits,
-    shard_images,
-)
+from beam_jobs.plan.plan import LeftOut, Plan, give_splits, shard_images
 from beam_jobs.runners.base import LocalRunner, Runner, ShardObserver
 from beam_jobs.shards.copies import find_copies
 from beam_jobs.shards.job import GatheredShards, Job, finish, write_shards
@@ -46,8 +43,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Plan:
     """Returns the plan for the images of a listing. `readers` processes look for copies; 0: this process does."""
     listing.missing.check(config, len(listing.images))
-    if not are_splits_named(listing, config):
-        listing = give_splits(listing, config)
+    listing = give_splits(listing, config)
     splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
     count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
     most = MAX_ITEMS // 2 // (1 + len(splits))  # a manifest has each class's name, and its count in each split
@@ -63,8 +59,10 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
             f"`drop_duplicates` reads some images alone, and {listing.unpack[0]} is compressed as a whole. Uncompress "
             "it first; TFRecords with `tfpipe reshard`."
         )
-    copies = find_copies(listing, config.known_images, readers) if config.drop_duplicates else (None, None)
-    return shard_images(listing, splits, config, *copies)
+    copies, left_out = np.zeros(len(listing.images), bool), LeftOut()
+    if config.drop_duplicates:
+        copies, left_out = find_copies(listing, config.known_images, readers)
+    return shard_images(listing, splits, config, copies, left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class _Table:
             label_names=label_names,
             extra=tuple(column.spec for column in typed),
             row_files=tuple(table_files.get_location(self.root, file) for file in self.files) if is_embedded else (),
-            skipped=Counter({"row of a damaged row group": self.num_damaged}) if self.num_damaged else None,
+            skipped=+Counter({"row of a damaged row group": self.num_damaged}),
             columns=config.columns,
             images_shape=infer_images_shape(images, path),
             tensors=tensors,

@@ -8,6 +8,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -82,10 +83,6 @@ def wrap(values: NDArray[Any]) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(packed)])
 
 
-def _encode_numbers(values: Sequence[int]) -> Any:
-    return pa.array(values, pa.int64())
-
-
 @dataclass(frozen=True, slots=True)
 class _Column:
     """The default of a column, and its conversions to and from Arrow."""
@@ -102,7 +99,7 @@ class _Column:
 # texts each text is stored once, and every row has a code of 4 bytes.
 _TEXT = _Column("", encode_texts, _decode_texts)
 _FEW_TEXTS = _Column("", _encode_few_texts, _decode_few_texts)
-_LABELS = _Column(None, _encode_few_texts, _decode_few_texts)
+_encode_numbers = partial(pa.array, type=pa.int64())
 _OPTIONAL_NUMBER = _Column(-1, _encode_numbers, _to_list)
 _TUPLES = _Column((), _encode_tuples, _decode_tuples)
 _DETAILS = ("boxes", "box_labels", "extra", "mask", "images", "frame")
@@ -112,7 +109,7 @@ _COLUMNS = {
     # The fields of `location`:
     **{"file": _FEW_TEXTS, **dict.fromkeys(ImageLocation._fields[1:], _OPTIONAL_NUMBER)},
     "split": _FEW_TEXTS,
-    "label": _LABELS,
+    "label": _Column(None, _encode_few_texts, _decode_few_texts),
     "group": _TEXT,
     **dict.fromkeys(_DETAILS, _TUPLES),
     "num_images": _OPTIONAL_NUMBER,
@@ -243,8 +240,7 @@ class ImageTable:
 
     def iterate_paths(self) -> Iterator[str]:
         """Yields the path of each image."""
-        for paths in self._decode_all("path"):
-            yield from paths
+        return chain.from_iterable(self._decode_all("path"))
 
     def sort_by_path(self) -> NDArray[np.int64]:
         """Returns the indices in the order of the paths. Images of one path keep their order."""
@@ -334,13 +330,16 @@ class ImageTable:
         `labels` are those of all images, from `number_labels`.
         """
         labels = labels[indices]
-        further = self._columns.keys() - _USUAL
-        if further and (further != {"file", "offset"} or self._have_whole_files(indices)):
+        further, rows = self._columns.keys() - _USUAL, wrap(indices)
+        is_odd = bool(further)
+        if further == {"file", "offset"}:  # then only an image that is a whole file at another path is odd
+            lengths = pc.binary_length(self._take("file", rows).dictionary_decode()).to_numpy()
+            is_odd = bool(((lengths > 0) & (self.get_numbers("offset")[indices] < 0)).any())
+        if is_odd:
             columns = [self.get_paths(indices), self._decode("size", indices), labels.tolist()]
             columns += [self._decode_locations(indices), *(self._decode(name, indices) for name in _DETAILS)]
             lines = list(map(encode_line, map(PlannedImage, *columns)))
             return memoryview(b"".join(lines)), np.cumsum([0, *map(len, lines)])
-        rows = wrap(indices)
         pieces = [b"[", *_quote(self._take("path", rows)), b",", spell(self.get_numbers("size")[indices])]
         end = pc.if_else(wrap(labels >= 0), join_texts(b",", spell(labels)), pa.scalar(b"", pa.large_binary()))
         if further:
@@ -356,11 +355,6 @@ class ImageTable:
         codes, texts = self.get_codes("label")
         numbers: dict[str | None, int] = {name: number for number, name in enumerate(label_names)}
         return np.array([numbers.get(text, -1) for text in texts], np.int32)[codes]
-
-    def _have_whole_files(self, indices: _Indices) -> bool:
-        """Returns whether one of these images is a whole file at another path than the image's own."""
-        lengths = pc.binary_length(self._take("file", wrap(indices)).dictionary_decode()).to_numpy()
-        return bool(((lengths > 0) & (self.get_numbers("offset")[indices] < 0)).any())
 
     def _take(self, name: str, rows: Any) -> Any:
         return self._columns[name].take(rows) if name in self._columns else _COLUMNS[name].repeat_default(len(rows))
@@ -413,9 +407,8 @@ class ImageTableBuilder:
         locations = values.pop("location")
         if locations.count(WHOLE_FILE) < len(locations):
             values |= zip(ImageLocation._fields, zip(*locations, strict=True), strict=True)
-        is_needed = {name: column.count(_COLUMNS[name].default) < len(column) for name, column in values.items()}
-        columns = {name: _COLUMNS[name].encode(column) for name, column in values.items() if is_needed[name]}
-        self._add_block(columns, len(self._rows))
+        needed = {name: some for name, some in values.items() if some.count(_COLUMNS[name].default) < len(some)}
+        self._add_block({name: _COLUMNS[name].encode(some) for name, some in needed.items()}, len(self._rows))
         self._rows = []
 
     def _add_block(self, columns: dict[str, Any], num_rows: int) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,7 +16,6 @@ from beam_jobs.plan.image_ref import FileRef, list_files
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
 from tfpipe.errors import DataError
-from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec, Schema, check_names, class_schema, image_schema
 from tfpipe.native import names as names_of_files
 from tfpipe.storage import file_io
@@ -33,9 +32,6 @@ class Missing:
 
     count: int = 0
     paths: tuple[str, ...] = ()  # the first three
-
-    def __add__(self, other: "Missing") -> "Missing":
-        return Missing(self.count + other.count, tuple(sorted(self.paths + other.paths)[:3]))
 
     def check(self, config: ShardConfig, num_images: int) -> None:
         """Checks that all files exist, unless the configuration allows that some do not."""
@@ -76,14 +72,14 @@ def _find_fault(path: str, *others: str) -> str:
 
 def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
     """Returns the table with each image's size in bytes, 0 if unknown, and the files that do not exist."""
-    sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
+    sizes, num_missing, missing = np.where(images.in_row_groups, images.sizes, 0), 0, list[str]()
     for rows, names in _group_files(images, root):
         found = _find_sizes(root, names)
         lacking = [file_io.join(root, names[k]) for k in np.flatnonzero(found < 0)]
-        missing += Missing(len(lacking), tuple(sorted(lacking)[:3]))
+        num_missing, missing = num_missing + len(lacking), sorted(missing + lacking)[:3]
         if len(rows):
             np.add.at(sizes, rows, np.maximum(found, 0))  # a list of images has several files in its row
-    return images.replace_sizes(sizes), missing
+    return images.replace_sizes(sizes), Missing(num_missing, tuple(missing))
 
 
 def _find_sizes(root: str, names: Sequence[str]) -> NDArray[np.int64]:
@@ -99,9 +95,19 @@ def _find_sizes(root: str, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
-    """Yields batches of rows and the paths of their images; paths of masks come with an empty array of rows."""
-    if "images" not in images.details:
-        yield from _group_rows(images, root)
+    """Yields batches of rows and the paths of their images, those of remote files together at the end.
+
+    Paths of masks come with an empty array of rows.
+    """
+    single = np.zeros(0, np.int64) if "images" in images.details else np.flatnonzero(~images.in_row_groups)
+    remote = list[int]()
+    for begin in range(0, len(single), _SIZES_AT_ONCE):
+        rows = single[begin : begin + _SIZES_AT_ONCE]
+        names = images.get_paths(rows)
+        is_remote = np.array([file_io.is_url(name) for name in names], bool) | file_io.is_url(root)
+        remote += rows[is_remote].tolist()
+        yield rows[~is_remote], [names[index] for index in np.flatnonzero(~is_remote).tolist()]
+    yield np.array(remote, np.int64), images.get_paths(np.array(remote, np.int64))
     for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
         owners, names, masks = list[int](), list[str](), list[str]()
         indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
@@ -116,20 +122,6 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
         yield np.empty(0, np.int64), masks
 
 
-def _group_rows(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
-    """Yields batches of rows and the paths of their images: first local files, then the files of each remote folder."""
-    files, remote = np.flatnonzero(~images.in_row_groups), defaultdict[str, list[int]](list)
-    for begin in range(0, len(files), _SIZES_AT_ONCE):
-        rows = files[begin : begin + _SIZES_AT_ONCE]
-        names = images.get_paths(rows)
-        is_remote = np.array([file_io.is_url(name) for name in names], bool) | file_io.is_url(root)
-        for index in np.flatnonzero(is_remote).tolist():
-            remote[file_io.join(root, names[index]).rpartition("/")[0]].append(int(rows[index]))
-        yield rows[~is_remote], [names[index] for index in np.flatnonzero(~is_remote).tolist()]
-    for some in remote.values():
-        yield np.array(some, np.int64), images.get_paths(np.array(some, np.int64))
-
-
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The images that were listed in the input."""
@@ -139,7 +131,7 @@ class Listing:
     images: ImageTable = field(default_factory=ImageTable.make_empty)  # in any order
     label_names: tuple[str, ...] = ()  # empty: unlabeled
     extra: tuple[FeatureSpec, ...] = ()  # features of the table's other columns
-    skipped: Counter[str] | None = None  # files, by reason
+    skipped: Counter[str] = field(default_factory=Counter)  # files, by reason
     dropped: int = 0  # copies of other images
     unpack: tuple[str, ...] = ()  # compressed files that are unpacked before a worker can read at an offset
     row_files: tuple[str, ...] = ()  # Parquet files that hold the images
@@ -159,15 +151,6 @@ class Listing:
         """The finished datasets that the records come from; None for image files."""
         return self.merged.datasets if self.merged is not None else None
 
-    @property
-    def keeps_order(self) -> bool:
-        """Whether unshuffled images stay in the order of the listing. Otherwise they are sorted by path."""
-        return self.merged is not None
-
-    def choose_form(self, requested: ImageForm) -> ImageForm:
-        """Returns the form in which images are stored: the requested one, or that of the merged datasets."""
-        return requested if self.merged is None else self.merged.form
-
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
         if self.merged is not None:
@@ -185,9 +168,3 @@ class Listing:
             images=self.images_shape,
             extra=extra,
         )
-
-    def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
-        """Returns the number of images of each class in a split; `left_out` counts dropped copies by label."""
-        if self.merged is None:
-            return [images.get(name, 0) for name in self.label_names]
-        return [count - left_out.get(label, 0) for label, count in enumerate(self.merged.class_counts[split])]

@@ -7,7 +7,7 @@ Records that another program wrote get the features that tfpipe writes for the i
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -52,14 +52,6 @@ class InputDatasets:
         """Returns the dataset and the name of the shard for the `file` of a record's location."""
         name, _, shard = file.partition("/")
         return self.sources[name], shard
-
-    def get_fingerprint_values(self) -> dict[str, Any]:
-        """Returns the values that decide the bytes of the new dataset: all but the directories."""
-        fields = asdict(self)
-        del fields["dropped"]  # the schema tells
-        for source in fields["sources"].values():
-            del source["directory"], source["columns"]
-        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +176,8 @@ def _get_own_schema(manifest: Manifest) -> Schema:
 
 def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -> None:
     for name in extra:
-        others, must = [IMAGE_ENCODED, CLASS_LABEL, *own, *(other for other in extra if other != name)], ""
-        if "" in name.split("/"):
-            must = "have text on both sides of each '/'"
-        for other in others:
+        must = "have text on both sides of each '/'" if "" in name.split("/") else ""
+        for other in (IMAGE_ENCODED, CLASS_LABEL, *own, *(other for other in extra if other != name)):
             if f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/"):
                 must = f"differ from {other!r}, and neither hold the other at a '/', where readers nest names"
         if must:
@@ -221,18 +211,17 @@ def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, 
     if kinds[0] != kinds[1] or (first.shape != second.shape and not are_lists):
         what, (one, two) = "be of one kind", map(describe_spec, (first, second))
     elif first.names != second.names:
-        what, (one, two) = "have the same classes in the same order", map(_describe_names, (first, second))
+        what, shown = "have the same classes in the same order", _NAMES_SHOWN
+        one, two = (
+            ", ".join([*map(repr, spec.names[:shown]), *["..."] * (len(spec.names) > shown)]) or "none"
+            for spec in (first, second)
+        )
     else:
         return first if first.shape == second.shape else replace(first, shape=None)
     raise DataError(
         f"Feature {first.name!r} must {what}, got {one} in {first_directory} and {two} in {second_directory}. Leave it "
         "out with `drop_features`."
     )
-
-
-def _describe_names(spec: FeatureSpec) -> str:
-    names = list(map(repr, spec.names[:_NAMES_SHOWN]))
-    return ", ".join([*names, "..."] if len(spec.names) > _NAMES_SHOWN else names) or "none"
 
 
 def _merge_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
@@ -108,17 +108,11 @@ LeftOut = Counter[tuple[str | None, int]]
 
 
 def shard_images(
-    listing: Listing,
-    splits: Sequence[str],
-    config: ShardConfig,
-    copies: NDArray[np.bool_] | None = None,
-    left_out: LeftOut | None = None,
+    listing: Listing, splits: Sequence[str], config: ShardConfig, copies: NDArray[np.bool_], left_out: LeftOut
 ) -> Plan:
     """Returns the plan of all images but the copies that are left out."""
-    images = listing.images
-    if copies is not None and copies.any():
-        images = images.take(np.flatnonzero(~copies))
-    order, shards, class_counts = _cut_shards(images, listing, splits, config, left_out or Counter())
+    images = listing.images.take(np.flatnonzero(~copies)) if copies.any() else listing.images
+    order, shards, class_counts = _cut_shards(images, listing, splits, config, left_out)
     if len(shards) > MAX_SHARDS:
         raise ConfigError(
             f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
@@ -149,7 +143,7 @@ def _cut_shards(
     if config.shuffle:
         order = sort_by_hash(images, images.hash_texts("path", str(config.seed).encode()))
     else:
-        order = np.arange(len(images)) if listing.keeps_order else images.sort_by_path()
+        order = images.sort_by_path() if listing.merged is None else np.arange(len(images))
     if len(splits) > 1:
         order = order[np.argsort(of_split[order], kind="stable")]
     shards: list[tuple[str, int, int, int]] = []
@@ -162,33 +156,30 @@ def _cut_shards(
         ends = [len(rows) * k // num_shards for k in range(num_shards + 1)]
         shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(pairwise(ends))]
         by_label = dict(zip(labels, np.bincount(label_codes[rows], minlength=len(labels)).tolist(), strict=True))
-        of_copies = {label: count for (name, label), count in left_out.items() if name == split}
-        class_counts[split] = listing.count_classes(split, by_label, of_copies)
+        class_counts[split] = [by_label.get(name, 0) for name in listing.label_names]
+        if listing.merged is not None:
+            of_split = listing.merged.class_counts[split]
+            class_counts[split] = [count - left_out[split, label] for label, count in enumerate(of_split)]
     return order, shards, class_counts
 
 
-def are_splits_named(listing: Listing, config: ShardConfig) -> bool:
-    """Returns whether the input names the splits of its images; all or none must have one."""
-    images, counts = listing.images, listing.images.count_values("split")
+def give_splits(listing: Listing, config: ShardConfig) -> Listing:
+    """Returns a listing whose images have splits: those that the input names, for all images or none, or new ones."""
+    images = listing.images
     if not len(images):
-        raise DataError(f"No images were found in {config.input}.{_explain_skipped(listing.skipped)}")
-    num_without = counts.get("", 0)
-    if not num_without:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))
+        skipped = f" Skipped by name: {reasons}." if reasons else ""
+        advice = " Parquet files without images need lists of numbers, and no other files beside them."
+        raise DataError(f"No images were found in {config.input}.{skipped}{advice * ('*.parquet' in listing.skipped)}")
+    without = images.find_empty("split")
+    if 0 < len(without) < len(images):
+        which = f"{len(without)} of {len(images)} have none, such as {min(images.get_paths(without))}"
+        raise DataError(f"Every image must have a split or none may, but {which}.")
+    if not len(without):
         if config.split or config.splits:
             raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
-        return True
-    if num_without < len(images):
-        which = min(images.get_paths(images.find_empty("split")))
-        raise DataError(
-            f"Every image must have a split or none may, but {num_without} of {len(images)} have none, such as {which}."
-        )
-    return False
-
-
-def give_splits(listing: Listing, config: ShardConfig) -> Listing:
-    """Returns a listing whose images have splits, for an input that names none."""
-    images, names = listing.images, list(config.splits) or [config.split or DEFAULT_SPLIT]
-    codes = np.zeros(len(images), np.int64)
+        return listing
+    names, codes = list(config.splits) or [config.split or DEFAULT_SPLIT], np.zeros(len(images), np.int64)
     if config.splits:  # an image's group or path alone decides its split
         # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
         bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
@@ -213,11 +204,3 @@ def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.in
         names = list(zip(hashes[tied].tolist(), table.get_paths(rows[tied]), strict=True))
         rows[tied] = rows[tied][sorted(range(len(tied)), key=names.__getitem__)]
     return rows
-
-
-def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
-    if not skipped:
-        return ""
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-    advice = " Parquet files without images need lists of numbers, and no other files beside them."
-    return f" Skipped by name: {reasons}.{advice * ('*.parquet' in skipped)}"

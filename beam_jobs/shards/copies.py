@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -64,9 +63,9 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     of_split = [splits[code] for code in codes[rows].tolist()]
 
     def rank(k: int) -> tuple[bool, str, int]:
-        return of_split[k] == DEFAULT_SPLIT, "" if listing.keeps_order else paths[k], k
+        return of_split[k] == DEFAULT_SPLIT, "" if listing.merged is not None else paths[k], k
 
-    copies, left_out = np.zeros(len(images), bool), Counter[tuple[str | None, int]]()
+    copies, left_out = np.zeros(len(images), bool), LeftOut()
     for group in groups:
         ranked = sorted((k - len(known) for k in group if k >= len(known)), key=rank)
         for k in ranked[1:] if len(ranked) == len(group) else ranked:

@@ -39,10 +39,10 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         root=file_io.make_absolute(listing.root),
         fingerprint="",
         seed=config.seed,
-        form=listing.choose_form(config.form),
+        form=config.form if listing.merged is None else listing.merged.form,
         schema=listing.make_schema(),
         label_names=listing.label_names,
-        skipped=sort_counts(listing.skipped or {}),
+        skipped=sort_counts(listing.skipped),
         dropped=listing.dropped,
         keep_quarantined=config.keep_quarantined,
         unpacked={},
@@ -61,7 +61,9 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
     for name in ("root", "fingerprint", "unpacked", "inputs", "max_bad", "refuse_nan"):
         del values[name]
     if header.records is not None:
-        values["records"] = header.records.get_fingerprint_values()
+        del values["records"]["dropped"]  # the schema tells
+        for source in values["records"]["sources"].values():
+            del source["directory"], source["columns"]
     fingerprint = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     return replace(header, fingerprint=fingerprint)
 

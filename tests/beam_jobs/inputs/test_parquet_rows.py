@@ -41,7 +41,7 @@ def write_hub_folder(folder: Path) -> Path:
 
 def test_a_folder_of_the_hub_gives_splits_classes_and_texts(tmp_path: Path) -> None:
     listing = list_source(write_hub_folder(tmp_path / "birds"))
-    assert (listing.name, listing.root, listing.skipped) == ("birds", f"{tmp_path}/birds", None)
+    assert (listing.name, listing.root, listing.skipped) == ("birds", f"{tmp_path}/birds", {})
     assert listing.label_names == ("owl", "cat")
     assert listing.extra == (FeatureSpec.make_text("text"), FeatureSpec("n", "int64", ()))
     test, train = "data/test-00000-of-00001", "data/train-00000-of-00001"

@@ -109,7 +109,7 @@ def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate | None"
         "shards": len(plan.shards),
         "splits": splits,
         "no_classes": _explain_no_classes(config, listing.make_schema(), has_classes=bool(listing.label_names)),
-        "skipped": dict(sorted((listing.skipped or {}).items())),
+        "skipped": dict(sorted(listing.skipped.items())),
         "dropped": listing.dropped,
         "estimate": None if estimate is None else asdict(estimate),
     }
