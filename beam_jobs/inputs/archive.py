@@ -124,17 +124,15 @@ _DAMAGES = (*_OF_ARCHIVES, EOFError, ValueError, OverflowError, MemoryError)  # 
 
 def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> Iterator[ListedFile]:
     """Yields the members of a tar file and of the tar files in it (one level, as in ImageNet's training archive)."""
-    if not is_compressed_tar(path):
-        begin = file.read(_MOST_MAGIC)
-        file.seek(0)
-        if begin.startswith(tuple(_OPENERS)):
-            raise DataError(f"{path} is compressed as a whole. Let its name end in .tar.gz, .tar.bz2 or .tar.xz.")
-        # "r:" seeks from header to header.
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            yield from _list_open_tar(tar, path, location, wants)
-        return
-    # "r|" reads a stream, so a compressed file is unpacked once.
-    with open_unpacked(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as tar:
+    begin, is_stream = file.read(_MOST_MAGIC), is_compressed_tar(path)
+    file.seek(0)
+    if begin.startswith(tuple(_OPENERS)) and not is_stream:
+        raise DataError(f"{path} is compressed as a whole. Let its name end in .tar.gz, .tar.bz2 or .tar.xz.")
+    # "r:" seeks from header to header; "r|" reads a stream, so a compressed file is unpacked once.
+    with (
+        open_unpacked(path) if is_stream else contextlib.nullcontext(file) as opened,
+        tarfile.open(fileobj=opened, mode="r|" if is_stream else "r:") as tar,
+    ):
         yield from _list_open_tar(tar, path, location, wants)
 
 

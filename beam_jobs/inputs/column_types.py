@@ -57,7 +57,7 @@ class TableColumn:
             return [self.numbers[label] for label in cell]
         if self.is_nested and isinstance(cell, dict | list | tuple):
             cell = to_text(cell)
-        values = [_convert_value(value, self.spec.dtype) for value in _to_list(cell)]
+        values = [_convert_value(value, self.spec.dtype) for value in to_list(cell)]
         if self.spec.shape != ():
             return values
         return values[0] if values else ""  # only a caption can be missing
@@ -76,7 +76,9 @@ class CellKinds:
         """Adds cells (None, scalars or lists); `rows` has the file number and the row number of each cell."""
         infer = _infer_spelled_kind if self.from_text else _infer_kind
         for row, cell in zip(rows, cells, strict=False):
-            values = [cell] if _is_nested(cell) else _to_list(cell)
+            values = to_list(cell)
+            if isinstance(cell, dict) or any(isinstance(value, dict | list | tuple) for value in values):
+                values = [cell]  # it becomes JSON
             self.has_lists = self.has_lists or isinstance(cell, (list, tuple))
             self.lengths.add(_MISSING if cell is None else len(values))
             for position, value in enumerate(values):
@@ -146,16 +148,11 @@ def convert_extras(images: "ImageTable", columns: Sequence[TableColumn | None]) 
     return images.replace_tuples("extra", rows)
 
 
-def _to_list(cell: Any) -> list[Any]:
+def to_list(cell: Any) -> list[Any]:
+    """Returns the values of a cell: none, one, or those of its list."""
     if cell is None:
         return []
     return list(cell) if isinstance(cell, (list, tuple)) else [cell]
-
-
-def _is_nested(cell: Any) -> bool:
-    return isinstance(cell, dict) or (
-        isinstance(cell, (list, tuple)) and any(isinstance(value, dict | list | tuple) for value in cell)
-    )
 
 
 def to_text(value: Any) -> str:

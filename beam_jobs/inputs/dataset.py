@@ -3,29 +3,33 @@
 Compressed foreign shards have no index: they are unpacked to find the offsets, and once more for the workers.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.unpack import iterate_frames
+from beam_jobs.inputs.archive import open_unpacked
 from beam_jobs.plan.image_table import ImageTableBuilder, encode_texts, join_texts, spell
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.manifest import Manifest, ShardInfo
+from tfpipe.format.compressed import scan_compressed
+from tfpipe.format.manifest import Compression, Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import Schema, class_schema, image_schema
+from tfpipe.format.tfrecord import frame_record
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 
 _RECORDS_AT_ONCE = 1 << 14
+_READ_BYTES = 1 << 20
 
 
 def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -125,13 +129,38 @@ def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     _check_sizes(manifest, shards, [])
     for shard in shards:
         path = file_io.join(manifest.shard_directory(manifest.directory), shard.file)
-        spans = [(offset, len(frame)) for offset, frame in iterate_frames(path, manifest.compression)]
+        spans = [(offset, len(frame)) for offset, frame in _iterate_frames(path, manifest.compression)]
         if len(spans) != shard.records:
             raise FormatError(
                 f"{path} must have {shard.records:,} records, as the manifest says, got {len(spans):,}. "
                 f"{_advise_mending(manifest)}"
             )
         yield np.array(spans, np.int64).reshape(-1, 2)
+
+
+def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
+    """Writes a compressed tar or shard in its unpacked form, in which the offsets of the listing are valid."""
+    if listing.datasets is None:
+        with open_unpacked(file_io.join(listing.root, location)) as tar:
+            shutil.copyfileobj(tar, out, _READ_BYTES)
+        return
+    source, shard = listing.datasets.locate(location)
+    assert source.foreign is not None
+    for _, frame in _iterate_frames(file_io.join(source.directory, shard), source.foreign.compression):
+        out.write(frame)
+
+
+def _iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, bytes]]:
+    """Yields every record of a compressed TFRecord file: its offset in the unpacked file, and its framed bytes."""
+    offset = 0
+    with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
+        try:
+            for payload in scan_compressed(file, compression):
+                frame = frame_record(payload)
+                yield offset, frame
+                offset += len(frame)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
 
 
 def _list_shards(manifest: Manifest) -> list[ShardInfo]:

@@ -10,7 +10,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -354,7 +354,8 @@ def list_class_folders(config: ShardConfig, observer: Observer | None = None) ->
     counts = images.count_values("label")
     folders = sorted(map(str, counts))
     names = [folder.split("/") if folder else [] for folder in folders]
-    shared = _count_shared_parents(names)
+    levels = zip(*(some[:-1] for some in names), strict=False)  # without each last folder, which may be the class
+    shared = len(list(takewhile(lambda level: len({*level}) == 1 and level[0].lower() not in SPLITS, levels)))
     parents = shared if from_archive else 0
     inner = [some[parents:] for some in names]
     has_splits = _have_splits(inner, source)
@@ -390,16 +391,6 @@ def _check_loose(images: ImageTable, counts: Mapping[str | None, int], loose: Co
             f"{num_loose} of {len(images)} images in {source} lie in no class folder, such as {first}. Put every "
             "image into a class folder, or none."
         )
-
-
-def _count_shared_parents(paths: Sequence[Sequence[str]]) -> int:
-    """Counts the leading folders that all paths share, such as `flower_photos/` above the class folders."""
-    depth = 0
-    while True:
-        folders = {names[depth] if len(names) > depth + 1 else "" for names in paths}  # the last one may be the class
-        if len(folders) != 1 or "" in folders or next(iter(folders)).lower() in SPLITS:
-            return depth
-        depth += 1
 
 
 def _explain_parents(folders: Sequence[str], source: str, num_parents: int) -> str:

@@ -65,25 +65,17 @@ class _Files:
 
 
 def has_pairs(source: str, look: folder.Look) -> bool:
-    """Tests whether an input is a tar file of pairs, or a folder of such files, by the first tar file."""
+    """Tests whether an input is a tar file of pairs, or a folder of such files, by a tar in it or in its splits."""
     if archive.is_archive(source):
         return archive.is_tar(source) and _looks_paired(source)
     folder.check_folder(source)
-    first = _find_first_tar(source, look)
-    return first is not None and _looks_paired(first)
-
-
-def _find_first_tar(source: str, look: folder.Look) -> str | None:
-    """Returns a tar file in a folder, or else in its folders that are named like splits; None if there is none.
-
-    Only the first entries of each folder are listed: to list all images twice would take twice as long.
-    """
+    # Only the first entries of each folder are listed: to list all images twice would take twice as long.
     splits = sorted(name[:-1] for name in look(source) if name.endswith("/") and name[:-1].lower() in SPLITS)
     for path in (source, *(file_io.join(source, name) for name in splits)):
         tars = [name for name in look(path) if folder.is_listed_archive(name) and archive.is_tar(name)]
         if tars:
-            return file_io.join(path, min(tars))
-    return None
+            return _looks_paired(file_io.join(path, min(tars)))
+    return False
 
 
 def _looks_paired(path: str) -> bool:

@@ -20,7 +20,16 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import label_file, table_files
 from beam_jobs.inputs.annotations.boxes import SIZE_COLUMNS, join_box_rows
-from beam_jobs.inputs.column_types import CAPTION, LABELS, TARGET, CellKinds, TableColumn, convert_extras, read_kinds
+from beam_jobs.inputs.column_types import (
+    CAPTION,
+    LABELS,
+    TARGET,
+    CellKinds,
+    TableColumn,
+    convert_extras,
+    read_kinds,
+    to_list,
+)
 from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns
 from beam_jobs.inputs.parquet_tensors import Tensors, infer_tensors
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER, Box, FileRef, ImageLocation, ImageRef, Value
@@ -31,7 +40,7 @@ from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES, FeatureSpec
 from tfpipe.storage import file_io
-from tfpipe.system.budget import COLUMNS, ROW
+from tfpipe.system.budget import COLUMNS
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 
@@ -53,7 +62,8 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
     """Lists the images of a table, with their classes and the values of extra columns."""
     table = _Table(config)
     images = table.read_images(observer)
-    kinds = table.read_kinds(images)
+    kinds, numbers = [CellKinds(table.from_text) for _ in table.columns], iter(table.rows)
+    read_kinds(kinds, images.iterate_extras(), zip(numbers, numbers, strict=True))
     images, box_names = join_box_rows(images, kinds, table.columns, config) if table.has_boxes else (images, ())
     images, missing = read_sizes(images, table.root)
     return replace(table.make_listing(images, kinds), box_names=box_names, missing=missing)
@@ -108,7 +118,7 @@ class _Table:
         self.columns, self.has_boxes = self._read_header()
         self._names, self._known = {*_KNOWN, *self.columns}, label_file.read_known_names(config)
         self._labels = set[str]()  # labels that were checked
-        self._rows = array("q")  # two numbers per image: its file number, and its row in the file
+        self.rows = array("q")  # two numbers per image: its file number, and its row in the file
         self._embedded = list[tuple[str, ImageColumns]]()  # the files that hold images or tensors, and their columns
 
     def _read_header(self) -> tuple[tuple[str, ...], bool]:
@@ -139,17 +149,11 @@ class _Table:
                 except (DataError, ConfigError) as error:
                     faults.add(error, source.number, number)
                     continue
-                self._rows.extend((source.number, number))
+                self.rows.extend((source.number, number))
             columns = table_files.find_columns(source) if len(builder) > num_before else None
             self._embedded += [(source.path, columns)] if columns is not None else []
         faults.raise_all(self.path, self.files)
         return builder.finish()
-
-    def read_kinds(self, images: ImageTable) -> list[CellKinds]:
-        """Returns the kinds of the cells of each extra column."""
-        kinds, numbers = [CellKinds(self.from_text) for _ in self.columns], iter(self._rows)
-        read_kinds(kinds, images.iterate_extras(), zip(numbers, numbers, strict=True))
-        return kinds
 
     def make_listing(self, images: ImageTable, kinds: Sequence[CellKinds]) -> Listing:
         """Returns the images with their classes, and with the values of extra columns converted to features."""
@@ -402,29 +406,22 @@ def _parse_label(value: Any, known: Set[str]) -> str:
     return label
 
 
-def _parse_list(row: table_files.Row, name: str) -> list[Any]:
-    """Returns a cell as a list. The cell may be empty, one value, a list, or a JSON list as text."""
-    value = row.get(name)
-    with contextlib.suppress(ValueError):
-        value = ROW.parse_json(value) if isinstance(value, str) else value
-    if value is None:
-        return []
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
 def _parse_boxes(row: table_files.Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[Any, ...]]:
     """Returns the boxes of a row, and their classes: numbers, or names that get numbers once all are known."""
-    labels = tuple(_parse_list(row, "box_label"))
+    # Each cell may be empty, one value, a list, or a JSON list as text.
+    labels, *sides = (to_list(table_files.parse_cell(row.get(name))) for name in ("box_label", *_BOX_COLUMNS))
     if not (all(type(label) is int for label in labels) or all(isinstance(label, str) and label for label in labels)):
         raise DataError(f"'box_label' must be whole numbers or names, got {_show_cell(row['box_label'])}.")
-    sides = [_parse_list(row, name) for name in _BOX_COLUMNS]
     for name, side in zip(_BOX_COLUMNS, sides, strict=True):
         if any(isinstance(x, str) for x in side):
             raise DataError(f"{name!r}: must be a number or a list of numbers, got {_show_cell(row[name])}.")
     if len({len(side) for side in sides}) > 1:
         raise DataError("xmin, ymin, xmax and ymax must hold equally many numbers.")
     boxes = tuple(zip(*sides, strict=True))
-    width, height = _parse_size(row) if boxes else (1, 1)
+    width = height = 1.0  # as for fractions, unless the row says more
+    if boxes:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            width, height = (max(1, float(row[name])) for name in SIZE_COLUMNS)
     for box in boxes:
         numbers = all(isinstance(x, (int, float)) for x in box)
         if not numbers or not (0 <= box[0] <= box[2] <= width and 0 <= box[1] <= box[3] <= height):
@@ -437,13 +434,4 @@ def _parse_boxes(row: table_files.Row, image: ImageRef) -> tuple[tuple[Box, ...]
         raise DataError(f"'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(labels)}.")
     if boxes and image.num_images != SINGLE:
         raise DataError("boxes belong to a single image, and this row holds a list of images.")
-    return boxes, labels
-
-
-def _parse_size(row: table_files.Row) -> tuple[float, float]:
-    """Returns the width and the height of an image from its row; if they are missing 1 and 1, as for fractions."""
-    try:
-        width, height = (float(row[name]) for name in SIZE_COLUMNS)
-    except (KeyError, TypeError, ValueError):
-        return 1, 1
-    return max(1, width), max(1, height)
+    return boxes, tuple(labels)

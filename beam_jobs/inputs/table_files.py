@@ -23,7 +23,7 @@ from beam_jobs.inputs.folder import Look, find_splits, list_begin
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
-from tfpipe.system.budget import DECODED, GROWTH, ROW, OverBudget
+from tfpipe.system.budget import DECODED, GROWTH, ROW, Budget, OverBudget
 
 _DELIMITERS = ",;\t"
 _WILDCARD = re.compile(r"[*?[]")
@@ -176,35 +176,31 @@ def read_rows(source: TableFile) -> Iterator[tuple[int, ReadRow]]:
             if isinstance(row, dict) and usual and not isinstance(row.get("image"), parquet_rows.EmbeddedImage):
                 if not is_checked:
                     source.columns.check(source.path, row)
-                row, is_checked = _rename_columns(row, usual), True
+                is_checked, names = True, usual.values()
+                # The columns that options name get their usual names, and another one of such a name gets a `_`.
+                row = {usual.get(name) or (f"{name}_" if name in names else name): value for name, value in row.items()}
+                row |= {name: None for name in names if name not in row}  # a row of JSONL may lack some
             if isinstance(row, dict) and "image" not in row and "images" in row:
-                row = _parse_images(row)
+                images = parse_cell(row.pop("images"))
+                row |= {"image": images}
+                if not isinstance(images, list | tuple):
+                    row = DataError(f"'images' must be a list of paths, got {images!r:.200}.")
             yield number, row
 
 
-def _rename_columns(row: Row, usual: Mapping[str, str]) -> Row:
-    """Gives the columns that options name their usual names; to another column of such a name it appends `_`."""
-    names = usual.values()
-    renamed = {usual.get(name) or (f"{name}_" if name in names else name): value for name, value in row.items()}
-    return renamed | {name: None for name in names if name not in renamed}  # a row of JSONL may lack some
-
-
-def _parse_images(row: Row) -> Row | DataError:
-    """Returns the row with its list of images as `image`. A CSV cell holds it as JSON."""
-    images = row.pop("images")
+def parse_cell(cell: Any) -> Any:
+    """Returns the value of a cell, which a CSV holds as JSON if it is a list."""
     with contextlib.suppress(ValueError):
-        images = ROW.parse_json(images) if isinstance(images, str) else images
-    if not isinstance(images, list | tuple):
-        return DataError(f"'images' must be a list of paths, got {images!r:.200}.")
-    return row | {"image": images}
+        return ROW.parse_json(cell) if isinstance(cell, str) else cell
+    return cell
 
 
 def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
     csv.field_size_limit(ROW.bytes)
-    number = 0
+    number, budget = 0, ROW.renew()
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            lines = _Lines(text)
+            lines = _read_lines(text, budget)
             line = next((line for line in lines if line.strip()), "")  # empty lines are skipped, as pandas does
             delimiters = "\t" if source.path.lower().endswith(".tsv") else _DELIMITERS
             headers = {sign: next(csv.reader([line], delimiter=sign), []) for sign in delimiters}
@@ -214,7 +210,7 @@ def _read_csv(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:
             header = next(reader, [])
             names: list[str] = []
             for cells in reader:
-                lines.begin_row()
+                budget.bytes = ROW.bytes  # of the next row
                 if not any(cells) and len(cells) != 1:  # spreadsheets leave such rows behind the table
                     continue
                 names = names or _name_columns(header, cells, source)
@@ -244,25 +240,10 @@ def _name_columns(header: Sequence[str], first: Sequence[str], source: TableFile
     return names
 
 
-class _Lines(Iterator[str]):
-    """The lines of a text, with a budget for the lines of one row."""
-
-    def __init__(self, text: io.TextIOWrapper) -> None:
-        self._text = text
-        self.begin_row()
-
-    def begin_row(self) -> None:
-        """Begins the budget of the next row."""
-        self._left = ROW.bytes
-
-    def __next__(self) -> str:
-        line = self._text.readline(ROW.bytes + 1)
-        self._left -= len(line)
-        if self._left < 0:
-            raise OverBudget("it takes too many bytes")
-        if not line:
-            raise StopIteration
-        return line
+def _read_lines(text: io.TextIOWrapper, budget: Budget) -> Iterator[str]:
+    while line := text.readline(ROW.bytes + 1):
+        budget.take(bytes=len(line))
+        yield line
 
 
 def _read_jsonl(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]:

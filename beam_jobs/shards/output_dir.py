@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.dataset import unpack
 from beam_jobs.inputs.parquet_images import copy_rows
-from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.job import get_versions

@@ -17,8 +17,8 @@ import pytest
 
 from beam_jobs.inputs import archive
 from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
+from beam_jobs.inputs.dataset import unpack
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.images import make_tar, write_tar, write_zip
