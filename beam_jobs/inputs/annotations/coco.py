@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -44,12 +44,11 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair is valid JSO
 _NO_PATH = re.compile("[\0\ud800-\udfff]")
 
 
-Element = tuple[str, int, dict[str, Any]]
-"""An object in an array: the array's name, the object's number in it from 1, and its values."""
+def iterate_objects(path: str, names: Set[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yields the objects in the arrays `names` of a JSON file, in its order: the array, the number from 1, the values.
 
-
-def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
-    """Yields the objects in the arrays `names` of a JSON file, in its order. An object has at most 16 MiB."""
+    An object has at most 16 MiB.
+    """
     with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             with io.TextIOWrapper(file, "utf-8-sig") as text:
@@ -215,14 +214,23 @@ class _Reader:
 
     def read(self, path: str) -> None:
         """Reads an annotation file, and appends its content to `files`."""
-        file = _File(path, _get_group_name(path))
+        stem = posixpath.basename(path).removesuffix(".json")
+        before, _, after = stem.partition("_")
+        group = after if before in ("instances", "captions") else stem if find_split(stem) else ""
+        if posixpath.basename(path) == _EXPORT:
+            group = posixpath.basename(posixpath.dirname(file_io.make_absolute(path)))
+        file = _File(path, group)
         self.files.append(file)
         for array_name, number, values in iterate_objects(path, _ARRAYS):
             where = f"{path}, {array_name[:-1] if array_name != 'categories' else 'category'} {number}"
             if array_name == "images":
                 self._add_image(file.images, values, where)
             elif array_name == "categories":
-                self._add_category(file.categories, values, where)
+                category, name = _read_int(values, "id", where), values.get("name")
+                if not isinstance(name, str) or not name or not name.isprintable():
+                    raise DataError(f"{where}: 'name' must be a text, got {name!r:.100}.")
+                if (known := file.categories.setdefault(category, name)) != name:
+                    raise DataError(f"{where}: id {category} must be one class, but is {known!r} and {name!r}.")
             else:
                 self._add_annotation(file.images, number, values, where)
 
@@ -239,13 +247,6 @@ class _Reader:
             raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
         if self._num_images % _TELL_EVERY == 0:
             self._observer.progress(Progress(self._num_images))
-
-    def _add_category(self, categories: dict[int, str], values: dict[str, Any], where: str) -> None:
-        number, name = _read_int(values, "id", where), values.get("name")
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise DataError(f"{where}: 'name' must be a text, got {name!r:.100}.")
-        if categories.setdefault(number, name) != name:
-            raise DataError(f"{where}: id {number} must be one class, but is {categories[number]!r} and {name!r}.")
 
     def _add_annotation(self, images: dict[int, _Image], number: int, values: dict[str, Any], where: str) -> None:
         image = images[_read_int(values, "image_id", where)]
@@ -266,8 +267,11 @@ class _Reader:
         elif values.get("bbox") is None or values["bbox"] == []:
             self._skipped["annotation without a box"] += 1
         else:
-            category = _read_int(values, "category_id", where)
-            image.boxes.extend((category, *_read_box(values["bbox"], where)))
+            category, box = _read_int(values, "category_id", where), values["bbox"]
+            is_box = isinstance(box, list) and len(box) == 4
+            if not is_box or not all(type(x) in (int, float) and abs(x) < 1e9 for x in box):
+                raise DataError(f"{where}: 'bbox' must be left, top, width and height in pixels, got {box!r:.100}.")
+            image.boxes.extend((category, *box))
 
     def _add_shape(self, image: _Image, number: int, values: dict[str, Any], where: str) -> None:
         if not values.get("segmentation"):
@@ -350,20 +354,10 @@ class _Reader:
             values[:, 3:] += values[:, 1:3]
             boxes, has_area = scale_boxes(values[:, 1:], image.size, self._skipped)
             ref = ref._replace(boxes=boxes, box_labels=tuple(values[has_area, 0].astype(np.int64).tolist()))
-        mask: tuple[str | int, ...] = ()
         if self._has_masks:
             width, height = image.size
-            mask = tuple(FileRef("", drawn=pack_shapes(height, width, image.shapes)))
-        return ref._replace(mask=mask, frame=image.size if image.boxes or mask else ())
-
-
-def _get_group_name(path: str) -> str:
-    """Returns the group of an annotation file's images, such as `train2017` for `instances_train2017.json`."""
-    if posixpath.basename(path) == _EXPORT:
-        return posixpath.basename(posixpath.dirname(file_io.make_absolute(path)))
-    stem = posixpath.basename(path).removesuffix(".json")
-    before, _, after = stem.partition("_")
-    return after if before in ("instances", "captions") else stem if find_split(stem) else ""
+            ref = ref._replace(mask=tuple(FileRef("", drawn=pack_shapes(height, width, image.shapes))))
+        return ref._replace(frame=image.size) if image.boxes or self._has_masks else ref
 
 
 def _find_root(source: str, file: _File) -> Callable[[str], str]:
@@ -433,10 +427,3 @@ def _read_name(values: dict[str, Any], where: str) -> str:
     if any(form.startswith(("/", "../")) or form in (".", "..") for form in (path, _take_slashes(path))):
         raise DataError(f"{where}: 'file_name' must be a path inside the folder of images, got {name!r:.100}.")
     return path
-
-
-def _read_box(box: Any, where: str) -> Sequence[float]:
-    is_box = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) and abs(x) < 1e9 for x in box)
-    if not is_box:
-        raise DataError(f"{where}: 'bbox' must be left, top, width and height in pixels, got {box!r:.100}.")
-    return cast(list[float], box)

@@ -70,7 +70,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     for key, (size, objects) in zip(keys, _read_all(paths), strict=True):
         boxes, names, difficult = _scale_objects(objects, size, skipped)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
-        mask: tuple[str | int, ...] = tuple(FileRef(f"{_MASKS}/{key}.png")) if has_masks else ()
+        mask = tuple(FileRef(f"{_MASKS}/{key}.png")) if has_masks else ()
         frame = size if objects else ()
         ref = ImageRef(path, split=splits[key], boxes=boxes, box_labels=names, extra=(difficult,))
         builder.append(ref._replace(mask=mask, frame=frame))
@@ -87,12 +87,11 @@ def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
     """Returns the file names of images by their names without the ending; counts other files in `skipped`."""
     files: dict[str, str] = {}
     for name in sorted(file_io.list_names(file_io.join(source, _IMAGES)), key=has_image_name):  # images override others
-        reason = get_skip_reason(name)
+        stem, reason = posixpath.splitext(name)[0], get_skip_reason(name)
+        if reason or stem in files:
+            skipped[reason or "further file of an image"] += 1
         if not reason:
-            reason = "further file of an image" if posixpath.splitext(name)[0] in files else ""
-            files[posixpath.splitext(name)[0]] = name
-        if reason:
-            skipped[reason] += 1
+            files[stem] = name
     return files
 
 
@@ -149,15 +148,13 @@ def _parse(data: bytes) -> _Annotation:
     """Parses an XML file into the size of its image and its objects."""
     parser = ElementTree.XMLParser(target=_Builder())
     parser.feed(data)
-    root = parser.close()
+    root, objects = parser.close(), list[_Object]()
     if root.tag != "annotation":
         raise ValueError(f"its outermost element must be 'annotation', got {root.tag!r:.100}")
-    width = height = 0.0
-    objects, size = list[_Object](), root.find("size")
-    if size is not None:
-        width, height = (_read_number(size, side) if _read_text(size, side) else 0.0 for side in ("width", "height"))
-        if min(width, height) < 0:
-            raise ValueError("'size' must hold a width and a height from 0")
+    paths = "size/width", "size/height"
+    width, height = (_read_number(root, path) if _read_text(root, path) else 0.0 for path in paths)
+    if min(width, height) < 0:
+        raise ValueError("'size' must hold a width and a height from 0")
     for number, element in enumerate(root.iterfind("object"), start=1):
         name = _read_text(element, "name")
         if not name or not name.isprintable():
