@@ -220,20 +220,7 @@ class ShardConfig:
         if self.split is not None and self.splits:
             raise ConfigError("`split` and `splits` exclude each other. Leave one of them out.")
         check_options(self)
-        self._name_splits()
-        _ = self.tensor_types  # raises an error for a wrong type
-        if self.group_by and not self.splits:
-            raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
-        if self.form_changes and not self.datasets:
-            raise ConfigError("`form_changes` are for `datasets`; the form of images is `form`.")
-        if self.drop_features and not self.datasets:
-            raise ConfigError("`drop_features` are features of `datasets`; leave columns out of the table instead.")
-
-        if self.label_separator == "":
-            raise ConfigError("`label_separator` must be a text such as ';', got ''.")
-
-    def _name_splits(self) -> None:
-        """Replaces each split's name by the usual one, as `val` by `validation`, and adds up shares of one name."""
+        # Each split gets its usual name, as `validation` for `val`, and shares of one name are added up.
         if self.split is not None:
             if "=" in self.split:
                 raise ConfigError(f"`split` must be one name, got {self.split!r}. Give shares as `splits`.")
@@ -242,6 +229,15 @@ class ShardConfig:
         for split, share in self.splits.items():
             splits[name_split(split)] = splits.get(name_split(split), 0) + share
         object.__setattr__(self, "splits", splits)
+        _ = self.tensor_types  # raises an error for a wrong type
+        if self.group_by and not self.splits:
+            raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
+        if self.form_changes and not self.datasets:
+            raise ConfigError("`form_changes` are for `datasets`; the form of images is `form`.")
+        if self.drop_features and not self.datasets:
+            raise ConfigError("`drop_features` are features of `datasets`; leave columns out of the table instead.")
+        if self.label_separator == "":
+            raise ConfigError("`label_separator` must be a text such as ';', got ''.")
 
     def max_bad_images(self, num_images: int) -> int:
         """Returns the number of images, out of `num_images`, that may be quarantined."""

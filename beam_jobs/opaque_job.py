@@ -25,7 +25,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,19 +196,18 @@ def _list_records(job: _Job, number: int) -> None:
 def _measure(path: str, compression: Compression) -> Sequence[int] | None:
     """Returns the bytes of each record in a file; None for a single stream, whose records cannot be read alone."""
     sizes = array("q")
-    with file_io.open_read(path) as file:
-        for _, size in _scan(file, compression):
-            if size is None:
-                return None
-            sizes.append(size)
+    for _, size in _scan(path, compression):
+        if size is None:
+            return None
+        sizes.append(size)
     return sizes
 
 
 def _rewrite(path: str, compression: Compression, packs: bool, scratch: str) -> Sequence[int]:
     """Writes each record of a file to scratch in the output's form, and returns the size of each there, in bytes."""
     sizes = array("q")
-    with file_io.open_read(path) as file, file_io.create(scratch, f"{scratch}.tmp") as out:
-        for payload, _ in _scan(file, compression):
+    with file_io.create(scratch, f"{scratch}.tmp") as out:
+        for payload, _ in _scan(path, compression):
             framed = frame_record(payload)
             piece = compressed.pack_member(framed, _LEVEL) if packs else framed
             out.write(piece)
@@ -217,16 +215,17 @@ def _rewrite(path: str, compression: Compression, packs: bool, scratch: str) -> 
     return sizes
 
 
-def _scan(file: BinaryIO, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
+def _scan(path: str, compression: Compression) -> Iterator[tuple[bytes, int | None]]:
     """Yields each record's payload, and its size in the file in bytes, None if it cannot be unpacked on its own."""
-    if compression:
-        yield from compressed.scan_members(file, compression)
-        return
-    for _, payload in scan_records(file):
-        if len(payload) > compressed.MAX_RECORD_BYTES:
-            must = f"have at most {compressed.MAX_RECORD_BYTES:,} bytes"
-            raise FormatError(f"A record must {must}, got {len(payload):,}.")
-        yield payload, len(payload) + FRAME_BYTES
+    with file_io.open_read(path) as file:
+        if compression:
+            yield from compressed.scan_members(file, compression)
+            return
+        for _, payload in scan_records(file):
+            if len(payload) > compressed.MAX_RECORD_BYTES:
+                most, got = compressed.MAX_RECORD_BYTES, len(payload)
+                raise FormatError(f"A record must have at most {most:,} bytes, got {got:,}.")
+            yield payload, len(payload) + FRAME_BYTES
 
 
 def _plan(config: ShardConfig, job: _Job) -> tuple[list[_Shard], int]:

@@ -31,23 +31,8 @@ from tfpipe.writer.written_shard import WrittenShard
 _READS_AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a job."""
-
-    number: int  # from 0, modulo `count`
-    count: int
-
-    @property
-    def name(self) -> str:
-        """The text in the file that marks a shard as begun by this part."""
-        return f"{self.number}/{self.count}"
-
-    def order_shards(self, num_shards: int) -> list[int]:
-        """Returns all shard numbers in the order in which this part tries them: its own share, then others backward."""
-        number = self.number % self.count
-        begin, end = (num_shards * k // self.count for k in (number, number + 1))
-        return [*range(begin, end), *reversed(range(begin)), *reversed(range(end, num_shards))]
+Part = tuple[int, int]
+"""A part of a job: its number from 0, modulo the number of parts; and the number of parts."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +104,19 @@ def _read_header(config: ShardConfig, work: WorkDir) -> PlanHeader | None:
     return header
 
 
+def order_shards(part: Part, num_shards: int) -> list[int]:
+    """Returns all shard numbers in the order in which a part tries them: its own share, then others backward."""
+    number, count = part
+    begin, end = (num_shards * k // count for k in (number % count, number % count + 1))
+    return [*range(begin, end), *reversed(range(begin)), *reversed(range(end, num_shards))]
+
+
 def _iterate_free(job: Job, part: Part) -> Iterator[int]:
     """Yields the shards that no other part has begun, and looks again after each few, since others go on meanwhile."""
     work, files = job.work, job.header.files
-    remaining = part.order_shards(len(files))
+    remaining = order_shards(part, len(files))
     # Shards that this part began before it was killed and started again still belong to it.
-    own = {name for name in work.list_begun() - work.list_written() if work.begin(name, part.name)}
+    own = {name for name in work.list_begun() - work.list_written() if work.begin(name, part)}
     while True:
         taken = work.list_written() | (work.list_begun() - own)
         if _is_complete(job):  # another part has finished, and removes the working folder
@@ -145,7 +137,7 @@ def _write_begun(job: Job, part: Part, number: int) -> WrittenShard | None:
         if _is_complete(job):  # another part has just removed the working folder
             return None
         raise
-    if not work.begin(file, part.name):
+    if not work.begin(file, part):
         return None
     if _is_complete(job):  # then the mark has made the removed working folder anew
         file_io.remove_tree(work.base)
@@ -157,7 +149,7 @@ def _finish_last(job: Job, part: Part) -> tuple[int, bool]:
     """Completes the dataset if all shards are finished; returns how many are, and whether the dataset is complete."""
     work, files = job.work, job.header.files
     finished, is_complete = len(work.list_written().intersection(files)), _is_complete(job)
-    if not is_complete and (finished < len(files) or not work.begin(file_names.MANIFEST, part.name)):
+    if not is_complete and (finished < len(files) or not work.begin(file_names.MANIFEST, part)):
         return finished, False
     # Another part may have completed it just now, and ended before it removed the working folder.
     if not is_complete and not _is_complete(job):

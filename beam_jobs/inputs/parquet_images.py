@@ -102,41 +102,34 @@ def _read_members(
     table: Any, columns: ImageColumns, cells: Sequence[Cell], positions: list[int], path: str, max_bytes: int
 ) -> Iterator[Found]:
     """Yields the bytes of cells that lie in one row group, or why they cannot be read."""
-    missing, (file, group, *_) = dict.fromkeys(positions), cells[positions[0]]
+    waiting, (file, group, _, size, _) = deque(positions), cells[positions[0]]
+    reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
+    are_masks = {cells[position].is_mask for position in positions}
+    leaves = [name for name in (columns.bytes_leaf, columns.path_leaf) if name and False in are_masks]
+    leaves += [columns.mask] if True in are_masks else []
+    leaves += columns.tensors if False in are_masks else ()
+    groups, begin = [group] if group < table.num_row_groups else [], 0
     try:
-        for position, image, tensors in _read_group(table, columns, group, cells, positions):
-            del missing[position]
-            yield position, _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
-        reason = UnreadableError(f"{file} has changed: row group {group} has no such row")
+        chunks = (
+            table.metadata.row_group(group).column(k) for group in groups for k in range(table.metadata.num_columns)
+        )
+        budget = UNPACKED.renew(GROWTH * sum(chunk.total_compressed_size for chunk in chunks))
+        batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, size)))
+        for batch in read_batches(table, None, groups, leaves, batch_rows, budget):
+            end = begin + batch.num_rows
+            while waiting and cells[waiting[0]].row < end:
+                cell = cells[waiting[0]]
+                name, row = columns.mask if cell.is_mask else columns.image, cell.row - begin
+                tensors = {} if cell.is_mask else {tensor: batch.column(tensor)[row] for tensor in columns.tensors}
+                image = batch.column(name)[row] if name else None
+                data = _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
+                yield waiting.popleft(), data
+            if not waiting:
+                return
+            begin = end
     except (pa.ArrowException, UnicodeDecodeError, OSError, OverBudget) as error:
         reason = UnreadableError(f"row group {group} of {file} is damaged ({_shorten(error)})")
-    yield from ((position, reason) for position in missing)
-
-
-def _read_group(
-    table: Any, columns: ImageColumns, group: int, cells: Sequence[Cell], positions: list[int]
-) -> Iterator[tuple[int, Any, dict[str, Any]]]:
-    """Yields the index in `cells` of each cell in a row group, its image or mask (or None) and tensors as scalars."""
-    if group >= table.num_row_groups:
-        return
-    batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, cells[positions[0]].size)))
-    names = {cells[position].is_mask for position in positions}
-    leaves = [name for name in (columns.bytes_leaf, columns.path_leaf) if name and False in names]
-    leaves += [columns.mask] if True in names else []
-    leaves += columns.tensors if False in names else ()
-    waiting, begin = deque(positions), 0
-    metadata = table.metadata.row_group(group)
-    packed = sum(metadata.column(k).total_compressed_size for k in range(metadata.num_columns))
-    for batch in read_batches(table, None, [group], leaves, batch_rows, UNPACKED.renew(GROWTH * packed)):
-        end = begin + batch.num_rows
-        while waiting and cells[waiting[0]].row < end:
-            cell = cells[waiting[0]]
-            name, row = columns.mask if cell.is_mask else columns.image, cell.row - begin
-            tensors = {} if cell.is_mask else {tensor: batch.column(tensor)[row] for tensor in columns.tensors}
-            yield waiting.popleft(), batch.column(name)[row] if name else None, tensors
-        if not waiting:
-            return
-        begin = end
+    yield from ((position, reason) for position in waiting)
 
 
 def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:

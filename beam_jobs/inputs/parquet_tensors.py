@@ -179,12 +179,11 @@ def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
     pieces: list[bytes] = []
     for column, scalar in scalars.items():
         value = read_value(scalar)
+        kind: Any = value if isinstance(value, str) else None
         if isinstance(value, np.ndarray):
-            header[name_feature(column)] = value.dtype.name, value.shape
-            pieces.append(value.tobytes())
-        else:
-            header[name_feature(column)] = value if isinstance(value, str) else None
-            pieces.append(b"" if isinstance(value, str) else value)
+            kind, value = (value.dtype.name, value.shape), value.tobytes()
+        header[name_feature(column)] = kind
+        pieces.append(b"" if isinstance(value, str) else value)
     return pack([json.dumps(header).encode(), *pieces])
 
 

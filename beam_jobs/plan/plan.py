@@ -158,8 +158,8 @@ def _cut_shards(
         by_label = dict(zip(labels, np.bincount(label_codes[rows], minlength=len(labels)).tolist(), strict=True))
         class_counts[split] = [by_label.get(name, 0) for name in listing.label_names]
         if listing.merged is not None:
-            of_split = listing.merged.class_counts[split]
-            class_counts[split] = [count - left_out[split, label] for label, count in enumerate(of_split)]
+            given = listing.merged.class_counts[split]
+            class_counts[split] = [count - left_out[split, label] for label, count in enumerate(given)]
     return order, shards, class_counts
 
 

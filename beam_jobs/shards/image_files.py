@@ -197,9 +197,17 @@ class _Block:
 
     def take(self, position: int) -> bytes:
         """Returns the bytes of a cell, which the block then drops."""
-        copied = self._read_copy(self.cells[position])
-        if copied is not None:
-            return copied
+        cell = self.cells[position]
+        path = self.header.unpacked.get(cell.file)
+        if path is not None:
+            try:
+                if cell.file not in self.copies:
+                    self.copies[cell.file] = parquet_images.CopiedRows.open(path)
+                copied = self.copies[cell.file].read(cell)
+            except OSError as error:
+                raise UnreadableError(f"cannot be read: {error.strerror or error}") from error
+            if copied is not None:
+                return copied
         if position not in self.data:
             self._read(range(position, len(self.cells)))
         if position not in self.data:  # the cells before it in their files were much larger than planned
@@ -208,17 +216,6 @@ class _Block:
         if isinstance(data, UnreadableError):
             raise data
         return data
-
-    def _read_copy(self, cell: parquet_images.Cell) -> bytes | None:
-        path = self.header.unpacked.get(cell.file)
-        if path is None:
-            return None
-        try:
-            if cell.file not in self.copies:
-                self.copies[cell.file] = parquet_images.CopiedRows.open(path)
-            return self.copies[cell.file].read(cell)
-        except OSError as error:
-            raise UnreadableError(f"cannot be read: {error.strerror or error}") from error
 
     def _read(self, positions: range) -> None:
         # From a file with a copy, only a cell that the copy lacks is read, and only once it is taken.
@@ -276,8 +273,9 @@ def _make_class_features(header: PlanHeader, planned: PlannedImage) -> dict[str,
 
 
 def _make_extra_features(header: PlanHeader, planned: PlannedImage) -> dict[str, Any]:
-    specs, values = header.schema.features[-len(planned.extra) :] if planned.extra else (), dict[str, Any]()
-    for spec, value in zip(specs, planned.extra, strict=True):
+    extra: Sequence[Any] = planned.extra
+    specs, values = header.schema.features[-len(extra) :] if extra else (), dict[str, Any]()
+    for spec, value in zip(specs, extra, strict=True):
         if spec.dtype == "bytes":
             value = _to_bytes(value) if isinstance(value, str) else [_to_bytes(str(text)) for text in value]
         elif spec.shape != ():

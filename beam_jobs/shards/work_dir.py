@@ -160,11 +160,11 @@ class WorkDir(ShardFolder):
         """Returns the file names of the shards that some run finished."""
         return {name.removesuffix(".json") for name in file_io.list_names(self.path("rows")) if name.endswith(".json")}
 
-    def begin(self, name: str, part: str) -> bool:
+    def begin(self, name: str, part: tuple[int, int]) -> bool:
         """Saves that a part of the job makes a shard or the manifest; returns False if another part has begun it."""
-        path = self.path("begun", name)
+        path, mark = self.path("begun", name), b"%d/%d" % part
         with contextlib.suppress(FileNotFoundError):  # another part has just completed the dataset
-            return file_io.write_new(path, part.encode()) or file_io.read_whole(path) == part.encode()
+            return file_io.write_new(path, mark) or file_io.read_whole(path) == mark
         return False
 
     def list_begun(self) -> set[str]:

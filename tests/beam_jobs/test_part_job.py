@@ -11,7 +11,7 @@ import pytest
 
 from beam_jobs import part_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.part_job import Part, plan_parts, run_part
+from beam_jobs.part_job import order_shards, plan_parts, run_part
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.commands import list_processes, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
@@ -39,46 +39,46 @@ def check_whole(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_begins_with_its_share_and_goes_on_from_behind() -> None:
-    assert Part(0, 3).order_shards(7) == [0, 1, 6, 5, 4, 3, 2]
-    assert Part(1, 3).order_shards(7) == [2, 3, 1, 0, 6, 5, 4]
-    assert Part(2, 3).order_shards(7) == [4, 5, 6, 3, 2, 1, 0]
-    assert Part(5, 3).order_shards(7) == Part(2, 3).order_shards(7)
-    assert Part(0, 9).order_shards(2) == [1, 0]
+    assert order_shards((0, 3), 7) == [0, 1, 6, 5, 4, 3, 2]
+    assert order_shards((1, 3), 7) == [2, 3, 1, 0, 6, 5, 4]
+    assert order_shards((2, 3), 7) == [4, 5, 6, 3, 2, 1, 0]
+    assert order_shards((5, 3), 7) == order_shards((2, 3), 7)
+    assert order_shards((0, 9), 2) == [1, 0]
 
 
 def test_the_first_part_makes_all_that_nobody_begins(photos: Path, tmp_path: Path) -> None:
     config = plan(photos, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
-    result = run_part(config, Part(1, 3))
+    result = run_part(config, (1, 3))
     assert (result.written, result.finished, result.num_shards, result.is_complete) == (6, 6, 6, True)
     check_whole(photos, tmp_path)
     before = read_tree(tmp_path / "out")
-    late = run_part(config, Part(2, 3))
+    late = run_part(config, (2, 3))
     assert (late.written, late.is_complete) == (0, True)
     plan(photos, tmp_path / "out")  # a plan of a complete dataset leaves it alone
     assert read_tree(tmp_path / "out") == before
-    assert run_part(config, Part(0, 1)).is_complete
+    assert run_part(config, (0, 1)).is_complete
 
 
 def test_what_another_part_has_begun_is_left_to_it(photos: Path, tmp_path: Path) -> None:
     config = plan(photos, tmp_path / "out")
     work = WorkDir(str(tmp_path / "out"))
     files = work.read_header().files
-    assert work.begin(files[4], Part(0, 2).name)
-    assert not work.begin(files[4], Part(1, 2).name)
-    first = run_part(config, Part(1, 2))
+    assert work.begin(files[4], (0, 2))
+    assert not work.begin(files[4], (1, 2))
+    first = run_part(config, (1, 2))
     assert (first.written, first.finished, first.is_complete) == (5, 5, False)
-    second = run_part(config, Part(0, 2))  # whose note that is
+    second = run_part(config, (0, 2))  # whose note that is
     assert (second.written, second.finished, second.is_complete) == (1, 6, True)
     check_whole(photos, tmp_path)
 
 
 def test_the_end_is_left_to_the_part_that_began_it(photos: Path, tmp_path: Path) -> None:
     config = plan(photos, tmp_path / "out")
-    assert WorkDir(str(tmp_path / "out")).begin("manifest.json", Part(0, 2).name)
-    result = run_part(config, Part(1, 2))
+    assert WorkDir(str(tmp_path / "out")).begin("manifest.json", (0, 2))
+    result = run_part(config, (1, 2))
     assert (result.written, result.finished, result.is_complete) == (6, 6, False)
-    assert run_part(config, Part(0, 2)).is_complete
+    assert run_part(config, (0, 2)).is_complete
     check_whole(photos, tmp_path)
 
 
@@ -87,11 +87,11 @@ def test_what_parts_have_left_is_completed(photos: Path, tmp_path: Path, complet
     config = plan(photos, tmp_path / "out")
     work = WorkDir(str(tmp_path / "out"))
     for file in work.read_header().files[:2]:
-        assert work.begin(file, "7/8")
-    assert run_part(config, Part(0, 2)).finished == 4
+        assert work.begin(file, (7, 8))
+    assert run_part(config, (0, 2)).finished == 4
     if completed_by == "a new plan":  # which forgets who began what
         plan(photos, tmp_path / "out")
-        assert run_part(config, Part(0, 1)).is_complete
+        assert run_part(config, (0, 1)).is_complete
     else:
         make_dataset(photos, tmp_path / "out", **OPTIONS)
     check_whole(photos, tmp_path)
@@ -103,26 +103,26 @@ def test_records_of_datasets_go_in_parts_too(photos: Path, tmp_path: Path) -> No
     join_datasets(datasets, tmp_path / "straight", num_shards=3)
     plan_parts(ShardConfig("a, a", str(tmp_path / "out"), datasets=datasets, num_shards=3))
     config = ShardConfig("a, a", str(tmp_path / "out"), datasets=datasets, workers=1)
-    assert run_part(config, Part(0, 2)).is_complete
+    assert run_part(config, (0, 2)).is_complete
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 def test_what_is_refused(photos: Path, tmp_path: Path) -> None:
     config = ShardConfig(str(photos), str(tmp_path / "out"), workers=1)
-    assert refusal(DataError, run_part, config, Part(0, 2)) == (
+    assert refusal(DataError, run_part, config, (0, 2)) == (
         f"There is no plan in {tmp_path / 'out'}. Write it with --plan-only, and the options of the job, before its "
         "parts begin."
     )
     plan(photos, tmp_path / "out")
     other = ShardConfig(str(tmp_path), str(tmp_path / "out"))
-    assert refusal(ConfigError, run_part, other, Part(0, 2)) == (
+    assert refusal(ConfigError, run_part, other, (0, 2)) == (
         f"The plan in {tmp_path / 'out'} is that of {photos}, got {tmp_path}. Name the same input by the same path."
     )
     message = "`overwrite` replaces a dataset in one run, which parts are not. Choose another OUTPUT."
     assert refusal(ConfigError, plan, photos, tmp_path / "out", overwrite=True) == message
     plan(photos, tmp_path / "none", max_bad=0)
     strict = ShardConfig(str(photos), str(tmp_path / "none"), workers=1)
-    assert refusal(DataError, run_part, strict, Part(0, 1)).startswith("At most 0 of 22 images may be bad, got 1, ")
+    assert refusal(DataError, run_part, strict, (0, 1)).startswith("At most 0 of 22 images may be bad, got 1, ")
 
 
 def test_a_part_that_ended_while_it_gave_shards_other_names(tmp_path: Path, monkeypatch) -> None:
@@ -143,9 +143,9 @@ def test_a_part_that_ended_while_it_gave_shards_other_names(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(file_io, "rename", crash)
         with pytest.raises(KeyboardInterrupt):
-            run_part(config, Part(0, 2))
-    assert not run_part(config, Part(1, 2)).is_complete
-    assert run_part(config, Part(0, 2)).is_complete
+            run_part(config, (0, 2))
+    assert not run_part(config, (1, 2)).is_complete
+    assert run_part(config, (0, 2)).is_complete
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
@@ -156,14 +156,14 @@ def test_a_part_that_comes_as_another_ends_leaves_nothing(photos: Path, tmp_path
     header = work.read_header()
     job = part_job.Job(work, header.fingerprint, header.versions)
     assert job.header == header
-    assert run_part(config, Part(0, 2)).is_complete
+    assert run_part(config, (0, 2)).is_complete
     before = read_tree(tmp_path / "out")
-    assert part_job._write_begun(job, Part(1, 2), 0) is None
-    assert part_job._finish_last(job, Part(1, 2)) == (6, True)
+    assert part_job._write_begun(job, (1, 2), 0) is None
+    assert part_job._finish_last(job, (1, 2)) == (6, True)
     assert read_tree(tmp_path / "out") == before
     assert not (tmp_path / "out" / ".tfpipe").exists()
     (tmp_path / "out" / ".tfpipe" / "digests").mkdir(parents=True)  # of a part killed while it removed the folder
-    assert run_part(config, Part(1, 2)).is_complete
+    assert run_part(config, (1, 2)).is_complete
     assert not (tmp_path / "out" / ".tfpipe").exists()
 
 

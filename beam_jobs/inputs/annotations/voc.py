@@ -70,7 +70,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     for key, (size, objects) in zip(keys, _read_all(paths), strict=True):
         boxes, names, difficult = _scale_objects(objects, size, skipped)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
-        mask = tuple(FileRef(f"{_MASKS}/{key}.png")) if has_masks else ()
+        mask: tuple[str | int, ...] = tuple(FileRef(f"{_MASKS}/{key}.png")) if has_masks else ()
         frame = size if objects else ()
         ref = ImageRef(path, split=splits[key], boxes=boxes, box_labels=names, extra=(difficult,))
         builder.append(ref._replace(mask=mask, frame=frame))

@@ -31,13 +31,13 @@ JPEGS = [make_jpeg(k, size=(16 + 8 * k, 16)) for k in range(9)]
 def groups(monkeypatch) -> list[int]:
     """The row groups that were read, in their order."""
     numbers: list[int] = []
-    read = parquet_images._read_group
+    read = parquet_images._read_members
 
-    def read_group(table: Any, columns: Any, group: int, *others: Any) -> Iterator[Any]:
-        numbers.append(group)
-        yield from read(table, columns, group, *others)
+    def read_members(table: Any, columns: Any, cells: list[Cell], positions: list[int], *others: Any) -> Iterator[Any]:
+        numbers.append(cells[positions[0]].row_group)
+        yield from read(table, columns, cells, positions, *others)
 
-    monkeypatch.setattr(parquet_images, "_read_group", read_group)
+    monkeypatch.setattr(parquet_images, "_read_members", read_members)
     return numbers
 
 

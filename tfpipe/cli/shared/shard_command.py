@@ -237,13 +237,13 @@ def _run_whole(config: ShardConfig, run_args: RunArgs, append: "Append | None", 
 
 def _run_in_parts(config: ShardConfig, run_args: RunArgs, append: "Append | None", display: ShardDisplay) -> _Result:
     """Writes the plan of a job, or runs a part of the job."""
-    from beam_jobs.part_job import Part, plan_parts, run_part
+    from beam_jobs.part_job import plan_parts, run_part
 
     if run_args.part is None:
         plan = plan_parts(config, display)
         summary = {"dataset": config.output, "images": plan.num_images, "shards": len(plan.shards)}
         return summary, [f"The plan is written; --part K/N writes its {human_count(len(plan.shards), 'shard')}."]
-    result = run_part(config, Part(*run_args.part), display)
+    result = run_part(config, run_args.part, display)
     summary = {"dataset": config.output, "part": "/".join(map(str, run_args.part)), **asdict(result)}
     return summary, [format_part(summary)]
 
