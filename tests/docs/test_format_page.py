@@ -25,23 +25,13 @@ Features = dict[str, list[Any]]
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of RFC 3720, bit by bit but for a table of bytes."""
+    """The checksum of RFC 3720, bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
-        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
-
-
-def make_table() -> list[int]:
-    table = []
-    for byte in range(256):
+        crc ^= byte
         for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-TABLE = make_table()
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
 
 
 def mask(crc: int) -> int:
