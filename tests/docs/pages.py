@@ -1,8 +1,13 @@
-"""The pages of the site and the README: their blocks of code, their links, and the anchors of their headings."""
+"""The pages of the site and the README: their blocks of code, which run, their links, and the anchors of headings."""
 
+import json
+import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -97,3 +102,30 @@ def find_anchors(page: Path) -> set[str]:
     own = set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
     included = [page.parent / name for name in re.findall(r"^```\{include\} (\S+)$", text, re.MULTILINE)]
     return slugs.union(own, *map(find_anchors, included))
+
+
+def run_blocks(blocks: Iterable[Block], folder: Path, python: str, environment: dict[str, str]) -> str:
+    """Runs blocks one after another in a folder, by any Python, and returns what they print.
+
+    The command `tfpipe` is that of the tests, so it needs nothing from the other Python.
+    """
+    tasks = [{"place": block.place, "kind": block.kind, "code": block.code} for block in blocks]
+    (folder / "blocks.json").write_text(json.dumps(tasks))
+    scripts = folder / ".bin"
+    scripts.mkdir()
+    path = f"{shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
+    command = f"PYTHONPATH={path} exec {shlex.quote(sys.executable)} -m tfpipe"
+    (scripts / "tfpipe").write_text(f'#!/bin/sh\n{command} "$@"\n')
+    (scripts / "tfpipe").chmod(0o755)
+    path = os.pathsep.join([str(scripts), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [python, str(Path(__file__).with_name("run_blocks.py")), "blocks.json"],
+        cwd=folder,
+        env={**environment, "PATH": path, "HF_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout

@@ -32,7 +32,7 @@ from tests.object_stores.proxy import Answer, Server, answer_json
 from tests.object_stores.replay import fetch_graph, staged_files
 from tests.observers import Recorder
 from tests.refusals import refusal
-from tests.release.flex_template import load_flex_template
+from tests.release.test_containers import make_command
 from tfpipe.errors import DataError
 from tfpipe.system.progress import Progress
 
@@ -184,7 +184,7 @@ def test_a_flex_template_writes_the_graph_and_the_service_runs_it(cloud, service
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     graph = f"{cloud.new()}/launches/job_object"
     given = [f"--input={source}", f"--output={output}", "--num_shards=4", f"--template_location={graph}"]
-    words = load_flex_template().make_command([*given, *arguments(service)])
+    words = make_command([*given, *arguments(service)])
     submitted = len(service.jobs)
     done = tfpipe(*words)
     message = f"The plan and the graph are written; the service runs the graph at {graph}.\n"

@@ -3,6 +3,7 @@
 import fnmatch
 import json
 import re
+import runpy
 from pathlib import Path
 
 import click
@@ -11,13 +12,14 @@ import yaml
 
 from tests.beam_jobs.commands import run_python
 from tests.conftest import ROOT
-from tests.release.flex_template import PROGRAM, load_flex_template
 from tfpipe.cli.main import tfpipe as commands
 from tfpipe.engine.config import toml_json
 
 CONTAINERS = ROOT / "containers"
 DOCKERFILES = sorted(CONTAINERS.glob("*.Dockerfile"))
 TEMPLATE = json.loads((CONTAINERS / "flex_template.json").read_text(encoding="utf-8"))
+PROGRAM = CONTAINERS / "flex_template.py"
+make_command = runpy.run_path(str(PROGRAM))["make_command"]
 INSTRUCTIONS = set("ARG CMD COPY ENTRYPOINT ENV FROM RUN SHELL USER WORKDIR".split())
 
 
@@ -102,18 +104,18 @@ def test_each_parameter_is_an_option_with_a_pattern_that_is_valid() -> None:
 
 def test_the_parameters_become_a_command() -> None:
     given = ["--input=gs://in", "--project=p", "--output=gs://out", "--resize_short=256", "--square=", "--runner=R"]
-    words = load_flex_template().make_command(given)
+    words = make_command(given)
     assert words == [*("shard", "gs://in", "gs://out", "--resize-short=256", "--", "--project=p", "--runner=R")]
     with click.Context(commands.get_command(None, "shard")) as context:
         options, _, _ = commands.get_command(None, "shard").make_parser(context).parse_args(words[1:5])
     assert options["resize_short"] == "256"
     values = {"splits": "train=1", "num_shards": "4", "encoding": "raw", "square": "8", "seed": "1", "max_bad": "1%"}
-    every = load_flex_template().make_command([f"--{name}={value}" for name, value in values.items()])
+    every = make_command([f"--{name}={value}" for name, value in values.items()])
     assert every[3:-1] == [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
 
 
 def test_an_image_for_the_workers_is_used_as_it_is() -> None:
-    words = load_flex_template().make_command(["--input=a", "--output=b", "--sdk_container_image=registry/image"])
+    words = make_command(["--input=a", "--output=b", "--sdk_container_image=registry/image"])
     assert words == [*("shard", "a", "b", "--"), *("--sdk_container_image=registry/image", "--sdk_location=container")]
 
 
