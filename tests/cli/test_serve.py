@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,16 +40,12 @@ class Server:
         return self.process.wait(10)
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def run(*args: str) -> Server:
-        servers.append(Server(*args))
-        return servers[-1]
-
-    yield run
-    for server in servers:
+@contextmanager
+def serve(*args: str) -> Iterator[Server]:
+    server = Server("--port", "0", *args)
+    try:
+        yield server
+    finally:
         server.process.kill()
         server.process.wait()
 
@@ -56,9 +53,9 @@ def start() -> Iterator[Callable[..., Server]]:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
     """One worker that several tests ask."""
-    server = Server("--port", "0")
-    yield server
-    server.end(signal.SIGTERM)
+    with serve() as server:
+        yield server
+        server.end(signal.SIGTERM)
 
 
 # SIGINT goes to the whole group, as a terminal sends it.
@@ -66,11 +63,11 @@ def running() -> Iterator[Server]:
     ("signum", "code"),
     [(signal.SIGTERM, 0), (signal.SIGINT, 0), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow)],
 )
-def test_a_signal_ends_all_processes(start: Callable[..., Server], signum: int, code: int) -> None:
-    server = start("--port", "0", "--workers", "2" if signum == signal.SIGINT else "1")
-    assert all(worker["address"].startswith("127.0.0.1:") for worker in server.json["workers"])
-    assert all(map(is_running, server.pids))
-    assert server.end(signum) == code
+def test_a_signal_ends_all_processes(signum: int, code: int) -> None:
+    with serve("--workers", "2" if signum == signal.SIGINT else "1") as server:
+        assert all(worker["address"].startswith("127.0.0.1:") for worker in server.json["workers"])
+        assert all(map(is_running, server.pids))
+        assert server.end(signum) == code
     wait_for(lambda: not any(map(is_running, server.pids)), 0.1 if code == 0 else 5)
 
 
@@ -180,17 +177,15 @@ def test_a_token_is_made_and_printed_where_others_reach_the_workers(tfpipe: Tfpi
     assert "ours" not in done.out
 
 
-def test_workers_ask_for_the_token_of_the_environment(
-    start: Callable[..., Server], small_dataset: Path, tfpipe: Tfpipe, monkeypatch
-) -> None:
+def test_workers_ask_for_the_token_of_the_environment(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "ours")
-    address = start("--port", "0").json["workers"][0]["address"]
-    assert tfpipe("serve-check", address, "--dataset", small_dataset).code == 0
-    monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "others")
-    done = tfpipe("serve-check", address, "--json")
-    assert done.code == 1
+    with serve() as server:
+        address = server.json["workers"][0]["address"]
+        assert tfpipe("serve-check", address, "--dataset", small_dataset).code == 0
+        monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "others")
+        done = tfpipe("serve-check", address, "--json")
     found = f"0 of 1 worker answer; missing: {address} (the token is missing or wrong)."
-    assert done.json["checks"][0]["found"] == found
+    assert (done.code, done.json["checks"][0]["found"]) == (1, found)
 
 
 def test_others_reach_no_workers_without_a_token() -> None:

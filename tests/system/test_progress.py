@@ -1,31 +1,18 @@
 """Observers, and the thread that tells them how far a job is."""
 
-import threading
-
 import pytest
 
+from tests.beam_jobs.commands import wait_for
+from tests.observers import Recorder
 from tfpipe.system.progress import Observer, Progress, poll_progress
-
-
-class Recorder(Observer):
-    """Keeps all progress it is told of."""
-
-    def __init__(self) -> None:
-        self.seen: list[Progress] = []
-        self.told_thrice = threading.Event()
-
-    def progress(self, progress: Progress) -> None:
-        self.seen.append(progress)
-        if len(self.seen) == 3:
-            self.told_thrice.set()
 
 
 def test_progress_is_told_while_the_block_runs_and_at_its_end() -> None:
     observer, counts = Recorder(), iter(range(1000))
     with poll_progress(lambda: Progress(next(counts), 1000), observer, every_s=0.001):
-        assert observer.told_thrice.wait(10)
-    number = len(observer.seen)
-    assert [progress.done for progress in observer.seen] == list(range(number))
+        wait_for(lambda: len(observer.progresses) >= 3)
+    number = len(observer.progresses)
+    assert [progress.done for progress in observer.progresses] == list(range(number))
     assert next(counts) == number  # the thread has ended
 
 
@@ -34,7 +21,7 @@ def test_the_last_progress_is_told_when_the_block_fails_unless_it_is_unknown() -
         observer = Recorder()
         with pytest.raises(KeyError), poll_progress(lambda progress=progress: progress, observer):
             raise KeyError
-        assert observer.seen == told
+        assert observer.progresses == told
 
 
 def test_nothing_is_read_for_an_observer_that_ignores_progress() -> None:

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share, parse_bytes
@@ -21,11 +18,6 @@ def test_sizes() -> None:
     for size in none:
         sentence = f"`ram_budget` must be a size such as 128MiB or 2GB, got {size!r}."
         assert refusal(ConfigError, parse_bytes, size, "ram_budget") == sentence
-
-
-@given(st.integers(0, 10**15))
-def test_a_number_means_the_same_as_text(count: int) -> None:
-    assert parse_bytes(str(count)) == parse_bytes(f"{count} B") == parse_bytes(count) == count
 
 
 def test_bytes_rates_and_shares_in_words() -> None:

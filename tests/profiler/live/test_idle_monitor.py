@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +23,23 @@ from tfpipe.profiler.live import idle_monitor
 from tfpipe.profiler.live.idle_monitor import IdleMonitor, MonitorReport
 
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
-MakeBatches = Callable[..., Any]
-"""From `sleep_s` and `count`, both optional, to a `tf.data.Dataset`."""
 
 
-@pytest.fixture(scope="module")
-def make_batches() -> MakeBatches:
-    """Returns a function that makes a dataset of 8 vectors and labels a batch; each batch takes `sleep_s` to make.
+def make_batches(sleep_s: float = 0.0, count: int = -1) -> tf.data.Dataset:
+    """Returns 8 vectors and labels a batch; each batch takes `sleep_s` to make.
 
     Autotuning is off, so that no prefetch hides the time.
     """
 
-    def make(sleep_s: float = 0.0, count: int = -1) -> tf.data.Dataset:
-        def slow(vectors: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            slept = tf.numpy_function(lambda value: (time.sleep(sleep_s), value)[1], [vectors], vectors.dtype)
-            return tf.ensure_shape(slept, vectors.shape), labels
+    def slow(vectors: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        slept = tf.numpy_function(lambda value: (time.sleep(sleep_s), value)[1], [vectors], vectors.dtype)
+        return tf.ensure_shape(slept, vectors.shape), labels
 
-        batch = (np.ones((8, 4), np.float32), np.zeros((8, 1), np.float32))
-        dataset = tf.data.Dataset.from_tensors(batch).repeat(count)
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return (dataset.map(slow) if sleep_s else dataset).with_options(options)
-
-    return make
+    batch = (np.ones((8, 4), np.float32), np.zeros((8, 1), np.float32))
+    dataset = tf.data.Dataset.from_tensors(batch).repeat(count)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return (dataset.map(slow) if sleep_s else dataset).with_options(options)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +50,7 @@ def make_batches() -> MakeBatches:
         *(pytest.param(k * STEP_S, lambda: tf.constant(1.0), marks=pytest.mark.slow) for k in (1, 9)),
     ],
 )
-def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s: float, make: Any) -> None:
+def test_a_loop_sees_the_wait_that_was_planted(wait_s: float, make: Any) -> None:
     """Compared with this test's own clock, since a busy machine waits for longer."""
     monitor, waits_s = IdleMonitor(every_steps=5, warm_up=2), list[float]()
     batches, asked_s = monitor.iterate(make_batches(wait_s, count=12)), time.perf_counter()
@@ -73,7 +67,7 @@ def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s
     assert [report.step for report in monitor.reports] == [7, 12]
 
 
-def test_a_watched_iterator_inside_a_function_is_timed(make_batches: MakeBatches) -> None:
+def test_a_watched_iterator_inside_a_function_is_timed() -> None:
     monitor = IdleMonitor(every_steps=10, warm_up=2)
     iterator = iter(monitor.watch(make_batches(STEP_S)))
 
@@ -100,7 +94,7 @@ def test_watching_changes_nothing_that_a_trainer_sees() -> None:
 
 
 @pytest.mark.parametrize("autotunes", [False, True])
-def test_the_clock_tells_the_consumers_wait(make_batches: MakeBatches, autotunes: bool) -> None:
+def test_the_clock_tells_the_consumers_wait(autotunes: bool) -> None:
     """Without autotuning it waits 10 ms a batch; else tf.data adds a prefetch, which must not wait in its place."""
     options = tf.data.Options()
     options.autotune.enabled = autotunes
@@ -319,7 +313,7 @@ def small_model() -> tf.keras.Model:
     return model
 
 
-def test_keras_logs_the_wait_of_each_epoch(make_batches: MakeBatches, caplog) -> None:
+def test_keras_logs_the_wait_of_each_epoch(caplog) -> None:
     """A wait is far longer than a step of Keras takes on a busy machine."""
     caplog.set_level(logging.INFO, logger="tfpipe")
     monitor, wait_s = tfpipe.IdleMonitor(every_steps=4, warm_up=3), 0.5
@@ -336,7 +330,7 @@ def test_keras_logs_the_wait_of_each_epoch(make_batches: MakeBatches, caplog) ->
     assert "device idle" in caplog.text
 
 
-def test_a_thread_that_asks_ahead_for_a_strategy_is_not_the_trainer(make_batches: MakeBatches) -> None:
+def test_a_thread_that_asks_ahead_for_a_strategy_is_not_the_trainer() -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     monitor = tfpipe.IdleMonitor(every_steps=5, warm_up=3)
 
@@ -352,7 +346,7 @@ def test_a_thread_that_asks_ahead_for_a_strategy_is_not_the_trainer(make_batches
     assert monitor.result().input_wait_fraction.median < 0.15
 
 
-def test_a_dataset_that_nobody_watches_is_told(make_batches: MakeBatches, caplog) -> None:
+def test_a_dataset_that_nobody_watches_is_told(caplog) -> None:
     monitor = tfpipe.IdleMonitor(warm_up=1)
     history = small_model().fit(make_batches(count=3), epochs=2, verbose=0, callbacks=[monitor.callback()])
     expected = (

@@ -19,7 +19,6 @@ from tfpipe.profiler.measure.clocks import (
     measure_costs_us,
     measure_late_s,
     read_queue_s,
-    run_function,
 )
 
 
@@ -156,25 +155,6 @@ ROUNDS = {
 def test_waiting_computing_and_a_lock_are_told_apart(name: str) -> None:
     rounds, cores, times = ROUNDS[name]
     assert judge(rounds, cores) == times
-
-
-@pytest.mark.parametrize("locked", [True, False])
-def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(locked: bool, monkeypatch):
-    """Waiting takes no core, and far longer than a busy machine lets a thread wait."""
-    monkeypatch.setattr(clocks, "SECONDS", 0.1)
-    lock = threading.Lock()
-
-    def ask(number: int) -> int:
-        if not locked:
-            time.sleep(0.02)
-            return number
-        with lock:
-            time.sleep(0.02)
-        return number
-
-    times = run_function(ask)
-    assert times.wait_s > times.cpu_s
-    assert (times.locked_s > 0) is locked
 
 
 @pytest.mark.parametrize(

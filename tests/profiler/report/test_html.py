@@ -37,9 +37,6 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
@@ -63,10 +60,6 @@ class Page(HTMLParser):
 TIMELINE = tuple(Step(0.1 * i, 0.02, 0.07) for i in range(1, 101))
 
 
-def parse_page(report: Report) -> Page:
-    return Page(render(report))
-
-
 @pytest.fixture
 def report() -> Report:
     return make_report(replace(make_profile(dataset={"name": "flowers"}), timeline=TIMELINE), price_per_hour=4)
@@ -85,7 +78,7 @@ def test_the_headline_and_key_figures_with_their_units(report: Report) -> None:
 
 
 def test_a_bar_and_a_row_for_each_stage_and_a_column_for_each_step(report: Report) -> None:
-    page = parse_page(report)
+    page = Page(render(report))
     names = [stage.name for stage in report.profile.stages]
     lengths = page.bars()[: len(names) + 1]
     assert lengths == pytest.approx([100 * us / 2400 for us in (10, 200, 90, 2400, 700, 100, 300)], rel=1e-3)
@@ -110,7 +103,7 @@ def test_fixes_show_what_they_give(report: Report) -> None:
         make_fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
         make_fix({}, "Least.", 1500.0, 0.6, instruction="Filter.", action="move_stage", stage="keep"),
     )
-    page = parse_page(replace(report, fixes=fixes))
+    page = Page(render(replace(report, fixes=fixes)))
     assert 'cache = "decoded" # prefetch_batches: leave it out' in page.text
     assert "Why decode ." in page.text
     assert "2,900 images/s measured, x 2.90 (2.80 to 3.00): kept." in page.text
@@ -125,7 +118,7 @@ def test_fixes_show_what_they_give(report: Report) -> None:
 
 def test_options_of_the_textbook_pipeline_are_named_with_dots(report: Report, tmp_path: Path) -> None:
     changes: dict[str, OptionValue] = {"tf_data.cycle_length": 16, "tf_data.num_parallel_calls": None, "order": "auto"}
-    text = parse_page(replace(report, fixes=(make_fix(changes, "More.", 3000.0, 0.25),))).text
+    text = Page(render(replace(report, fixes=(make_fix(changes, "More.", 3000.0, 0.25),)))).text
     given = 'tf_data.cycle_length = 16 order = "auto" # tf_data.num_parallel_calls: leave it out'
     assert given in text
     assert "tf_data.cycle_length – tf_data.block_length 16 tf_data.read_parallel_calls – " in text
@@ -170,7 +163,7 @@ def test_names_from_outside_stay_text() -> None:
 
 
 def test_a_compute_bound_page_has_no_fixes() -> None:
-    page = parse_page(make_report(replace(make_profile(step=make_step(1000, 1000)), timeline=TIMELINE)))
+    page = Page(render(make_report(replace(make_profile(step=make_step(1000, 1000)), timeline=TIMELINE))))
     assert "Compute-bound: the bottleneck is the accelerator" in page.text
     assert "What to change" not in page.text
     assert page.count("rates") == 0
@@ -178,7 +171,7 @@ def test_a_compute_bound_page_has_no_fixes() -> None:
 
 
 def test_what_is_missing_or_unknown_is_left_out_or_explained() -> None:
-    page = parse_page(make_report(make_profile(stages=(), host={"cpu_fraction": 0.0})))
+    page = Page(render(make_report(make_profile(stages=(), host={"cpu_fraction": 0.0}))))
     assert NO_STAGES in page.text
     assert page.count("track") == page.count("timeline") == 0
     assert "Step by step" not in page.text
@@ -186,7 +179,7 @@ def test_what_is_missing_or_unknown_is_left_out_or_explained() -> None:
     assert not re.search(r"\b(inf|nan)\b", page.text)
     unknown = {"records": None, "mean_size": None, "short_side": None, "formats": ()}
     profile = make_profile(host={"storage_limit_bytes_per_second": None}, dataset=unknown)
-    text = parse_page(replace(make_report(profile), fixes=())).text
+    text = Page(render(replace(make_report(profile), fixes=()))).text
     assert "No fix here would help." in text
     assert "Storage allows – not measured" in text
     assert "Price of idle time" not in text
