@@ -85,19 +85,6 @@ def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeyp
     assert doctor([], small_dataset)[1][3] == TargetConfig(tpu="pod-7", tpu_variables=(("TPU_NAME", "pod-7"),))
 
 
-@pytest.mark.parametrize(
-    ("data", "args", "message"),
-    [
-        ("", ["--config", "none.toml"], "There is no configuration file none.toml. Check its name."),
-        ("", ["--num-replicas", 0], "--num-replicas must be at least 1, got 0."),
-        ("train-*", ["--split", "a"], "Files found by a pattern have no splits, got --split a. Leave it out."),
-    ],
-    ids=str,
-)
-def test_a_wrong_option(doctor, small_dataset: Path, data: str, args: list[object], message: str) -> None:
-    assert doctor([], small_dataset / data, *args)[0] == (2, "", f"Error: {message}\n")
-
-
 def test_the_default_split(small_dataset: Path, monkeypatch) -> None:
     manifest = load.load_manifest(str(small_dataset))
     train, validation = manifest.splits.values()

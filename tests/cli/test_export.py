@@ -34,12 +34,3 @@ def test_what_was_written_in_words_and_as_json(made: Path, tmp_path: Path, tfpip
         "splits": {"test": {"records": 1, "files": 1, "bytes": size}},
         "notes": [],
     }
-
-
-def test_mistakes_are_sentences(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    done = tfpipe("export", made, tmp_path / "out", "--to", "parquet", "--split", "val")
-    assert (done.code, done.err) == (2, "Error: --split must be among test, train, got 'val'.\n")
-    done = tfpipe("export", made, tmp_path / "out")
-    assert done.code == 2
-    assert "Missing option '--to'. Choose from:" in done.err
-    assert not (tmp_path / "out").exists()

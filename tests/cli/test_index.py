@@ -46,16 +46,13 @@ def test_what_was_found_as_json(tfpipe, imagenet: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out/index/validation-00000-of-00001.idx").exists()
 
 
-def test_errors_are_sentences(tfpipe, imagenet: Path, small_dataset: Path) -> None:
+def test_errors_are_sentences(tfpipe, imagenet: Path) -> None:
     path = imagenet / "train-00001-of-00004"
     path.write_bytes(path.read_bytes()[:-1])
     code, out, err = tfpipe("index", imagenet)
     assert (code, out) == (1, "")
     assert err.startswith(f"Error: {path} cannot be indexed: record 15 at byte ")
     assert "`tfpipe verify` lists the damage, `tfpipe repair` saves the rest." in err
-    assert tfpipe("index", small_dataset)[0] == 2
-    assert tfpipe("index", imagenet, "--split", "a b")[0] == 2
-    assert tfpipe("index", imagenet, "--image-key", "none")[0] == 2
 
 
 def test_inspect_and_verify_know_it(tfpipe, imagenet: Path, tmp_path: Path, caplog) -> None:

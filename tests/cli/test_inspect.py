@@ -247,30 +247,6 @@ def test_records_are_spread_over_the_splits() -> None:
     assert spread_evenly([0], 9) == [[]]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--split", "test"], "The dataset has no split 'test'; it has train, validation."),
-        (["--record", "train"], "--record must be SPLIT:INDEX, such as train:0, got 'train'."),
-        (["--record", "test:0"], "The dataset has no split 'test'; it has train, validation."),
-        (["--record", "train:12"], "A record of 'train' must have an index from -12 to 11, got 12."),
-        (["--record", "train:0", "--show", "1", "a.png"], "--record and --show exclude each other."),
-        (["--record", "a:0", "--split", "a"], "--record already names the split, as in train:0. Leave out --split."),
-        (["--output", "a"], "--output needs a record. Name it with --record SPLIT:INDEX."),
-        (["--record", "train:0", "--output", "/"], "/ must be a file, and is a folder or a device."),
-        (["--show", "0", "a.png"], "--show must be from 1 to 1000 images, got 0."),
-        (["--page", "0", "a.html"], "--page must be from 1 to 5,000 records, got 0."),
-        (["--page", "1", "a.png"], "--page writes HTML: the file's name must end in .html, got 'a.png'."),
-        (["--record", "train:0", "--page", "1", "a.html"], "--record and --page exclude each other."),
-        (["--show", "1", "a.jpg"], "--show writes a PNG: the file's name must end in .png, got 'a.jpg'."),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_option_ends_with_2(inspect, small_dataset: Path, args: list[str], message: str) -> None:
-    done = inspect(small_dataset, *args)
-    assert (done.code, done.out, done.err) == (2, "", f"Error: {message}\n")
-
-
 def test_data_that_cannot_be_read_ends_with_1(inspect, pets: str, tmp_path: Path) -> None:
     target = tmp_path / "no folder" / "a.png"
     done = inspect(pets, "--show", 2, target)

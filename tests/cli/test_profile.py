@@ -75,37 +75,6 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path, tfpipe
     assert (done.code, done.out) == (1, "")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            "--step-ms 5 --images-per-second 5",
-            "An accelerator has one speed. Give one of --step-ms and --images-per-second.",
-        ),
-        (
-            "--max-idle 5",
-            "Without a step there is no idle time. Give --step-ms, or leave out --max-idle, --price-per-hour and "
-            "--trainer.",
-        ),
-        ("--trainer fit", "Without a step there is no idle time."),
-        ("--step-ms 0", "--step-ms must be above 0, got 0."),
-        ("--step-ms 5 --max-idle 500", "--max-idle': must be from 0% to 100%, got '500'."),
-        ("--step-ms 5 --max-idle few", "--max-idle': must be from 0% to 100%, got 'few'."),
-        ("--train own_loader:step", "--train goes with --loader."),
-        (
-            "--loader a:b --split train --html page.html",
-            "--loader profiles a loader as its code makes it. Leave out DATASET, --split, --html.",
-        ),
-        ("--loader a:b --apply kept.yaml", "must end in .toml or .json"),
-    ],
-)
-def test_wrong_options_are_refused(tfpipe: Tfpipe, small_dataset: Path, options: str, message: str) -> None:
-    takes_dataset = "--apply" not in options
-    done = tfpipe("profile", *[small_dataset] * takes_dataset, *options.split())
-    assert done.code == 2
-    assert message in done.err
-
-
 SHORT_RUN = ("--step-ms", 1, "--seconds", 0.5, "--json")
 
 

@@ -23,10 +23,7 @@ from tfpipe.native import library
 from tfpipe.system.units import human_bytes
 
 SAMPLE = ROOT / "sample_data"
-DATAFLOW = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
-GOOGLE = pytest.mark.needs("google.api_core")
 SHARD = "train-00000-of-00001.tfrecord"
-SAME = "the dataset itself"
 
 
 @pytest.fixture
@@ -126,42 +123,6 @@ def test_what_is_compressed_as_a_whole_has_a_plan_without_an_estimate(shard, tmp
     )
     assert shard(tmp_path / "in.tgz", tmp_path / "out", "--dry-run", "--json").json["estimate"] is None
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--encoding", "raw"], "--encoding raw needs --square"),
-        (["--num-shards", "0"], "--num-shards must be at least 1, got 0."),
-        (["--splits", "a=0.5"], "The shares of --splits must add up to 1, got 0.5."),
-        (
-            ["--group-by", "x", "--splits", "a=1"],
-            "--group-by names a column; it needs a CSV, JSONL or Parquet manifest",
-        ),
-        (["--shard-size", "big"], "must be a size such as 128MiB or 2GB, got 'big'."),
-        (["--num-shards", 2, "--shard-size", "1MB"], "--num-shards and --shard-size exclude each other."),
-        (["--", "--nonsense=1"], "Options after -- must be known to Beam, got --nonsense."),
-        (["--region", "r"], "--region goes with --runner dataflow, got --runner local."),
-        pytest.param(DATAFLOW, f"Dataflow's machines read and write gs:// only, got {SAMPLE}.", marks=GOOGLE),
-        (["--encoding", "raw", "--square", "8", "--seekable"], "--encoding raw and --seekable exclude each other: "),
-        pytest.param(DATAFLOW[:4], "Dataflow needs a project and a region to run in; give --region", marks=GOOGLE),
-        ([*DATAFLOW, "--", "--runner=A"], "--runner dataflow and --runner=A after -- exclude each other."),
-        (["--max-bad", "0"], "At most 0 of 150 images may be bad, got 1, the first square/"),
-        (["reshard", "out", "c"], "DATASET and OUTPUT must be two paths, got a third, 'c'. Write options for Beam"),
-        (["reshard", SAME], "The output must not lie inside the input, got "),
-        (["reshard", "out", "--quality", "50"], "--quality is for images that are encoded again, and none would be."),
-    ],
-)
-def test_a_mistake_is_one_sentence(args, message: str, shapes: Path, tmp_path: Path, monkeypatch, tfpipe) -> None:
-    monkeypatch.chdir(tmp_path)
-    is_reshard = args[0] == "reshard"
-    words = ["reshard", shapes, *args[1:]] if is_reshard else ["shard", SAMPLE, "out", *args]
-    done = tfpipe(*(shapes if word == SAME else word for word in words))
-    assert done.code == (1 if "--max-bad" in args else 2)
-    assert message in done.err
-    assert "Traceback" not in done.err
-    assert done.err.count("Error: ") == 1
-    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_checkout_that_was_not_installed(tmp_path: Path, tfpipe: Tfpipe, monkeypatch) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
-from tests.conftest import Tfpipe
 
 pytest.importorskip("tensorflow")
 
@@ -65,28 +63,6 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(small_da
     assert (code, out) == (0, "")
     assert err.splitlines()[-1].startswith("The model is in runs/pets/model; ")
     assert "was begun with seed 0, got 3" in tfpipe("train", *options, "--seed", "3").err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--model", "vgg"), "--model must be small_cnn, resnet50 or module:function, got 'vgg'."),
-        (("--model", "no_such:thing"), "--model: there is no module no_such. Run the command in the folder of the"),
-        (("--checkpoint-every-steps", "0"), "--checkpoint-every-steps must be at least 1, got 0."),
-        (("--split", "night"), "has no split 'night'; it has train, validation"),
-        (("--batch-size", "16"), "--batch-size must be at most the 12 records of an epoch, got 16. Use 12 or less"),
-    ],
-)
-def test_a_wrong_option_is_one_sentence(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path, args, message: str):
-    done = tfpipe("train", small_dataset, "--output", tmp_path / "run", *args)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert not (tmp_path / "run").exists()
-
-
-def test_files_without_a_manifest_are_refused(tfpipe: Tfpipe, small_dataset: Path) -> None:
-    err = tfpipe("train", f"{small_dataset}/train-*.tfrecord").err
-    assert re.search(r"`tfpipe train` needs a dataset, got .*Make one with `tfpipe index`", err)
 
 
 @pytest.mark.slow
