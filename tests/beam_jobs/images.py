@@ -61,7 +61,7 @@ def write_many(folder: Path, count: int) -> Path:
 def make_tar(files: Files, mode: str = "w", extra: Sequence[tarfile.TarInfo] = ()) -> bytes:
     """Returns a tar file of `files`, with members that have no content in `extra`."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)

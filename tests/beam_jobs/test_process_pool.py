@@ -37,7 +37,7 @@ def test_items_are_taken_as_workers_are_free() -> None:
     results = map_unordered(abs, items(), 2)
     next(results)
     assert len(taken_items) < 20
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert process_pool.running == set()
 
 
@@ -90,7 +90,6 @@ def test_workers_end_with_their_parent(tmp_path: Any) -> None:
     parent.kill()
     parent.wait()
     wait_for(lambda: not list_processes(parent.pid), 5)
-    assert parent.stdout is not None
     parent.stdout.close()
 
 

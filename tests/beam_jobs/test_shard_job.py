@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,11 +80,8 @@ def test_the_same_bytes_whoever_does_the_work(photos, straight, tmp_path, beam_a
     ],
 )
 def test_few_images_start_no_process(tmp_path, monkeypatch, name, data, options, starts):
-    def refuse(*_: Any, **__: Any) -> None:
-        raise NotImplementedError
-
     source = write_files(tmp_path / "in", {f"a/{name}": data, "b/y.jpg": make_jpeg(2)})
-    monkeypatch.setattr("beam_jobs.shards.job.map_unordered", refuse)
+    monkeypatch.setattr("beam_jobs.shards.job.map_unordered", Mock(side_effect=NotImplementedError))
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2, **options)
     assert process_pool.holds_little(str(source)) == (len(data) < 40 << 20)
     if starts:

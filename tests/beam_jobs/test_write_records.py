@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import apache_beam as beam
 import numpy as np
@@ -68,12 +69,9 @@ def test_several_splits_and_shards_without_a_record(tmp_path: Path) -> None:
 
 
 def test_a_run_after_one_that_failed_writes_all_shards_again(tmp_path: Path, monkeypatch) -> None:
-    def fail(*_: Any) -> str:
-        raise DataError("The network is down.")
-
     output = tmp_path / "a" / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(RecordsJob, "finish", fail)
+        patch.setattr(RecordsJob, "finish", Mock(side_effect=DataError("The network is down.")))
         assert refusal(DataError, write, output, range(40)).startswith("The network is down.")
     assert not (output / "manifest.json").exists()
     damaged = output / "train-00001-of-00003.tfrecord"
@@ -182,12 +180,9 @@ def test_two_records_of_one_key_are_named(tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypatch) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(28, os.strerror(28))
-
     job = prepare(tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "write", fail)
+        patch.setattr(ShardWriter, "write", Mock(side_effect=OSError(28, os.strerror(28))))
         message = refusal(DataError, write_record_shard, job, FILE, ELEMENTS)
     assert message == (
         f"Could not write {tmp_path / 'out' / FILE}: No space left on device. Free some and run the same command again."

@@ -75,7 +75,7 @@ def test_a_function_of_a_batch_gives_several_features(pets: str) -> None:
     assert manifest.full_schema.names[-2:] == ("caption", "tags")
     for record in data_source(manifest, "train"):
         assert record.features["caption"] == [f"A {record.label_name}.".encode()]
-        assert record.features["tags"].tolist() == [record.index, 7]  # type: ignore[union-attr]
+        assert record.features["tags"].tolist() == [record.index, 7]
 
 
 def test_worker_processes_write_the_same_bytes(pets: str, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_view_has_the_records_with_a_value(pets: str) -> None:
     view = tfpipe.load_manifest(f"{pets}@even")
     assert {name: split.records for name, split in view.splits.items()} == {"train": 6, "validation": 2}
     records = list(data_source(view, "train"))
-    assert [record.features["even"].tolist() for record in records] == [[1], [3], [5], [7], [9], [11]]  # type: ignore[union-attr]
+    assert [record.features["even"].tolist() for record in records] == [[1], [3], [5], [7], [9], [11]]
     labels = [record.label for record in records]
     assert view.splits["train"].class_counts == tuple(labels.count(k) for k in range(3))
     assert view.splits["train"].bytes < tfpipe.load_manifest(pets).splits["train"].bytes
@@ -256,7 +256,7 @@ def test_a_column_takes_the_place_of_another_and_may_come_out_of_it(pets: str, t
     add(pets)
 
     def describe(record: Record) -> dict[str, str]:
-        (old,) = record.features["embedding"]  # type: ignore[misc]
+        (old,) = record.features["embedding"]
         return {"caption": f"{record.split} {np.frombuffer(old, np.float32)[0]:.0f}"}
 
     manifest = tfpipe.add_column(pets, "embedding", describe, {"caption": fields.Text()}, replace=True)
@@ -288,10 +288,10 @@ def test_a_feature_of_the_records_is_not_replaced(tmp_path: Path) -> None:
 def test_a_view_shows_its_records_with_the_new_values(pets: str) -> None:
     tfpipe.add_column(pets, "even", skip_odd, fields.Values("int64"), missing="view")
     tfpipe.add_column(pets, "even", get_index, fields.Values("int64"), replace=True)
-    values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
+    values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]
     assert values == [0, 2, 4, 6, 8, 10]
     tfpipe.add_column(pets, "even", skip_first, fields.Values("int64"), missing="view", replace=True)
-    values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
+    values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]
     assert values == [*range(1, 12)]
 
 

@@ -40,7 +40,7 @@ def make_rows(dataset: str) -> dict[str, list[Any]]:
     records = [list_records(dataset)[number] for number in np.random.default_rng(5).permutation(15)]
     return {
         "name": [record.name for record in records],
-        "digest": [record.features["image/sha256"][0].decode() for record in records],  # type: ignore[index, union-attr]
+        "digest": [record.features["image/sha256"][0].decode() for record in records],
         "number": [record.index for record in records],
         "split": [record.split for record in records],
         "caption": [f"A {record.label_name} called {record.name}." for record in records],
@@ -74,7 +74,7 @@ def check_values(dataset: str, records: int = 15) -> None:
     found = list_records(dataset)
     assert len(found) == records
     for record in found:
-        number = int(record.features["score"][0] * 4)  # type: ignore[index]
+        number = int(record.features["score"][0] * 4)
         assert record.features["caption"] == [f"A {record.label_name} called {record.name}.".encode()]
         assert record.features["vector"] == [np.full(3, number, np.float32).tobytes()]
         assert len(record.features["tags"] or []) == number % 3
@@ -96,7 +96,7 @@ def test_rows_are_joined_by_name_number_or_digest(pets: str, tmp_path: Path, tfp
         f"The column 'words' of {pets} is complete: {size.strip()}",
     ]
     check_values(pets)
-    assert [record.features["score"].tolist() for record in data_source(pets, "train")] == [  # type: ignore[union-attr]
+    assert [record.features["score"].tolist() for record in data_source(pets, "train")] == [
         [number / 4] for number in range(12)
     ]
 
@@ -114,7 +114,7 @@ def test_rows_that_are_missing_or_too_many(pets: str, tmp_path: Path, tfpipe: Tf
     ran = tfpipe("add", pets, table, "--key", "file", "--missing", "default", "--default", "score=-7", "--json")
     document = {"dataset": pets, "column": "score", "features": ["score"]}
     assert ran.json.items() >= {**document, "records": 11, "without": 4, "unused_rows": 1}.items()
-    scores = [int(record.features["score"][0]) for record in list_records(pets)]  # type: ignore[index]
+    scores = [int(record.features["score"][0]) for record in list_records(pets)]
     assert sorted(scores) == [-7] * 4 + list(range(1, 12))
     shutil.rmtree(Path(pets, "columns"))
     ran = tfpipe("add", pets, table, "--key", "file", "--missing", "view", "--name", "scored")
@@ -173,13 +173,13 @@ def test_a_table_takes_the_place_of_another(captioned: str, tmp_path: Path, tfpi
     assert ran.json["features"] == ["score"]
     (column,) = library.load_manifest(captioned).columns
     assert (column.name, column.schema.names) == ("words", ("score",))
-    assert {float(record.features["score"][0]) for record in list_records(captioned)} == {9.5}  # type: ignore[index]
+    assert {float(record.features["score"][0]) for record in list_records(captioned)} == {9.5}
 
 
 def test_a_condition_asks_for_the_values(captioned: str, tfpipe: Tfpipe) -> None:
     ran = tfpipe("view", captioned, "score >= 0.5 and caption like '%jpg.'", "--name", "some")
     assert ran.code == 0, ran.err
-    names = [record.name for record in list_records(captioned) if record.features["score"][0] >= 0.5]  # type: ignore[index]
+    names = [record.name for record in list_records(captioned) if record.features["score"][0] >= 0.5]
     assert [record.name for record in list_records(f"{captioned}@some")] == [n for n in names if n.endswith("jpg")]
     ran = tfpipe("view", captioned, "scores > 1", "--name", "none")
     assert "colorspace, caption, score, duplicate; got 'scores > 1'" in ran.err
@@ -226,7 +226,7 @@ def test_datasets_with_other_columns_do_not_merge(captioned: str, small_dataset:
 def test_an_export_has_the_values(captioned: str, tmp_path: Path, tfpipe: Tfpipe, to: str) -> None:
     ran = tfpipe("export", captioned, tmp_path / "out", "--to", to, "--workers", 0)
     assert ran.code == 0, ran.err
-    captions = {record.features["caption"][0] for record in list_records(captioned)}  # type: ignore[index]
+    captions = {record.features["caption"][0] for record in list_records(captioned)}
     if to == "parquet":
         rows = [row for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
         assert {row["caption"].encode() for row in rows} == captions
@@ -296,7 +296,6 @@ def test_a_column_has_no_columns(captioned: str) -> None:
 def test_two_columns_with_one_feature_are_found(captioned: str) -> None:
     with open_change(captioned) as change:
         words = change.history.catalog.find("column", "words", 1)
-        assert words is not None
         again = replace(words, name="again")
         shutil.copytree(Path(captioned, words.path), Path(captioned, again.path))
         change.commit([again])

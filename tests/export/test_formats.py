@@ -48,10 +48,7 @@ def read_tars(folder: Path, split: str) -> list[tuple[str, bytes]]:
     members = []
     for path in sorted(folder.glob(f"{split}-*.tar")):
         with tarfile.open(path) as tar:
-            for member in tar:
-                content = tar.extractfile(member)
-                assert content is not None
-                members.append((member.name, content.read()))
+            members += [(member.name, tar.extractfile(member).read()) for member in tar]
     return members
 
 

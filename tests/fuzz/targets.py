@@ -90,7 +90,7 @@ def _check_scan(file: bytes, places: Any) -> None:
 def _compressed(data: bytes) -> None:
     for compression in {detect_compression(data), "GZIP", "ZLIB"} - {""}:
         try:
-            for payload in scan_compressed(io.BytesIO(data), compression):  # type: ignore[arg-type]
+            for payload in scan_compressed(io.BytesIO(data), compression):
                 assert isinstance(payload, bytes)
         except FormatError:
             continue
@@ -103,7 +103,7 @@ def _example(data: bytes) -> None:
     for key, value in features.items():
         assert type(again[key]) is type(value)
         if isinstance(value, np.ndarray):
-            assert np.array_equal(again[key], value, equal_nan=value.dtype.kind == "f")  # type: ignore[arg-type]
+            assert np.array_equal(again[key], value, equal_nan=value.dtype.kind == "f")
         else:
             assert again[key] == value
 

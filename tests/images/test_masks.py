@@ -65,7 +65,6 @@ def test_a_mask_that_fits_keeps_its_bytes_and_others_become_gray() -> None:
     assert prepare_image(image, ImageForm(), mask=mask).mask == mask
     assert prepare_image(image, ImageForm()).mask is None
     stored = prepare_image(image, ImageForm(), mask=make_palette(make_classes(1))).mask
-    assert stored is not None
     assert check_mask(stored, MAX) == (24, 16)
     np.testing.assert_array_equal(read_mask(stored, MAX), make_classes(1))
     assert "it is not a gray PNG of 8 or 16 bits" in refusal(BadImage, check_mask, make_palette(make_classes(1)), MAX)
@@ -77,7 +76,6 @@ def test_a_mask_turns_with_its_image(orientation: int) -> None:
     pixels = np.stack([classes] * 3, axis=-1)  # the image shows its classes
     image, mask = save_image(Image.fromarray(pixels), exif=make_exif(orientation)), save_image(Image.fromarray(classes))
     prepared = prepare_image(image, ImageForm(), mask=mask)
-    assert prepared.mask is not None
     upright = np.asarray(Image.open(io.BytesIO(prepared.encoded)))[..., 0]
     np.testing.assert_array_equal(read_mask(prepared.mask, MAX), upright)
 
@@ -85,7 +83,6 @@ def test_a_mask_turns_with_its_image(orientation: int) -> None:
 @pytest.mark.parametrize(("form", "size"), [(ImageForm(resize_short=8), (8, 12)), (ImageForm("raw", square=5), (5, 5))])
 def test_a_mask_is_resized_with_its_image(form: ImageForm, size: tuple[int, int]) -> None:
     prepared = prepare_image(make_file((24, 16), orientation=6), form, mask=make_mask(3))
-    assert prepared.mask is not None
     assert check_mask(prepared.mask, MAX) == size
     turned = Image.fromarray(make_classes(3)).transpose(Image.Transpose.ROTATE_270)
     expected = np.asarray(turned.resize(size, Image.Resampling.NEAREST))

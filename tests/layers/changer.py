@@ -131,7 +131,7 @@ def read_state(dataset: str) -> tuple[object, ...]:
             for record in records:
                 names.append(record.name)
                 for column in columns:
-                    (value,) = record.features[column]  # type: ignore[misc]
+                    (value,) = record.features[column]
                     assert int(value) == COLUMNS[column](record), (column, record.name)
     assert len(set(names)) == len(names), "a record came twice"
     shown = None

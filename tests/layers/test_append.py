@@ -427,12 +427,8 @@ def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, 
     assert list_names(grown)[-1] == "train/cat/0.jpg"  # whose image was deleted
 
 
-def append_here(images: Path, dataset: Path) -> None:
-    append(dataset, images)
-
-
 def test_other_images_take_the_place_of_an_unfinished_layer(pets: str, tmp_path: Path) -> None:
-    assert not write_and_vanish(append_here, draw_more(tmp_path / "more"), Path(pets), 8)
+    assert not write_and_vanish(lambda images, data: append(data, images), draw_more(tmp_path / "more"), Path(pets), 8)
     append(pets, write_files(tmp_path / "other", {"train/cat/5.jpg": make_jpeg(77)}), num_shards=1)
     assert list_names(pets)[12:] == ["train/cat/5.jpg"]
     assert [f"layers/{name}" for name in os.listdir(Path(pets, "layers"))] == [find_part(pets, "append")]

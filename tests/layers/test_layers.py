@@ -226,7 +226,7 @@ def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe
     check_captions(lacking)
     library.add_column(lacking, "captions", get_index, library.fields.Values("int64"), replace=True)
     records = list_records(lacking)
-    assert [int(record.features["captions"][0]) for record in records] == [record.index for record in records]  # type: ignore[index]
+    assert [int(record.features["captions"][0]) for record in records] == [record.index for record in records]
 
 
 def test_lists_of_any_length_stay_so_where_new_ones_have_one_length(pets: str, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_lists_of_any_length_stay_so_where_new_ones_have_one_length(pets: str, t
     append(pets, draw_more(tmp_path / "more"))
     add([record for record in list_records(pets) if record.name not in {one.name for one in old}], 2)
     features = [record.features for record in list_records(pets)]
-    assert [len(one["tags"]) for one in features if one["tags"] is not None][-1] == 2  # type: ignore[arg-type]
+    assert [len(one["tags"]) for one in features if one["tags"] is not None][-1] == 2
     assert library.load_manifest(pets).columns[0].schema["tags"].shape is None
 
 
@@ -280,7 +280,7 @@ def test_merging_takes_what_can_be_seen_of_each_dataset(grown: str, tmp_path: Pa
     assert owls
     assert list_names(tmp_path / "out") == [*list_names(grown), *owls]
     assert list_names(tmp_path / "out", "validation")[:1] == list_names(grown, "validation")[:1]
-    lengths = [int(record.features["length"][0]) for record in list_records(str(tmp_path / "out"))]  # type: ignore[index]
+    lengths = [int(record.features["length"][0]) for record in list_records(str(tmp_path / "out"))]
     assert lengths == [len(record.name) for record in list_records(str(tmp_path / "out"))]
     ran = tfpipe("merge", grown, f"{other}@owls", tmp_path / "once", "--drop-duplicates", "--json")
     shown = library.load_manifest(f"{other}@owls").splits.values()

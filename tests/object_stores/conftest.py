@@ -26,7 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Cloud:
-    """One store with one bucket, `gs://data` or `s3://data`."""
+    """One store with one bucket, `gs://data` or `s3://data`.
+
+    Each has `put`, `names` and `get`, and `unfinished`: the uploads in parts that were neither completed nor aborted.
+    """
 
     scheme: str
     environment: Mapping[str, str]
@@ -38,23 +41,10 @@ class Cloud:
         """Returns the URL of a folder that no test has used."""
         return f"{self.scheme}://data/{next(_numbers)}"
 
-    def put(self, url: str, objects: Mapping[str, bytes]) -> str:
-        raise NotImplementedError
-
-    def names(self) -> list[str]:
-        raise NotImplementedError
-
-    def get(self, name: str) -> bytes:
-        raise NotImplementedError
-
     def tree(self, url: str) -> dict[str, bytes]:
         """Returns every object below a URL in the form of `read_tree`, past the proxy."""
         folder = split_url(url)[1].rstrip("/") + "/"
         return {name[len(folder) :]: self.get(name) for name in sorted(self.names()) if name.startswith(folder)}
-
-    def unfinished(self) -> int:
-        """Returns the uploads in parts that were neither completed nor aborted."""
-        raise NotImplementedError
 
     def run(self, *args: object, code: int = 0, **environment: str) -> Ran:
         """Runs a real `tfpipe` command that finds this store."""
@@ -82,9 +72,7 @@ class Google(Cloud):
         return [one["name"] for one in self.proxy.storage.get_file_list("data")[0]]
 
     def get(self, name: str) -> bytes:
-        data = self.proxy.get("data", name)
-        assert data is not None, name
-        return data
+        return self.proxy.get("data", name)
 
     def unfinished(self) -> int:
         return self.proxy.unfinished()

@@ -156,7 +156,7 @@ class _Listener(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Says nothing of a client that ends while it is answered; it prints any other error."""
         if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

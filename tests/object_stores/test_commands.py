@@ -187,7 +187,7 @@ def test_a_store_that_dies_at_any_request(cloud, tmp_path, monkeypatch, run: Cal
     for number in range(0, count, every):
         output = f"{cloud.new()}/out"
         cloud.proxy.reset()
-        cloud.proxy.harm = lambda seen, number=number: 503 if seen.number >= number else None  # type: ignore[misc]
+        cloud.proxy.harm = lambda seen, number=number: 503 if seen.number >= number else None
         with pytest.raises(DataError, match=rf"^({cloud.scheme}://data |Could not)"):
             run(source, output)
         left = _comparable(cloud.tree(output), output)

@@ -14,6 +14,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
@@ -245,10 +246,8 @@ def test_options_that_beam_finds_invalid_are_one_sentence(cloud: Google, service
 
 @pytest.mark.slow
 def test_a_lost_service_leaves_the_job_running(cloud, service, photos, monkeypatch, capfd):
-    def lose(*_: object) -> None:
-        raise ConnectionError("after the eight minutes for which Beam tries")
-
-    monkeypatch.setattr(DataflowRunner, "poll_for_job_completion", lose)
+    lost = ConnectionError("after the eight minutes for which Beam tries")
+    monkeypatch.setattr(DataflowRunner, "poll_for_job_completion", Mock(side_effect=lost))
     config = ShardConfig(cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out")
     service.state = "JOB_STATE_RUNNING"
     with pytest.raises(DataError, match=r"^Dataflow does not answer any more, but the job goes on\. "):

@@ -125,7 +125,7 @@ def _read(reader: RangeReader, answers: object) -> None:
         answer = bytes(reader.read([Range(0, 0, 4)])[0]).hex()
     except DataError as error:
         answer = str(error)
-    answers.put(answer)  # type: ignore[attr-defined]
+    answers.put(answer)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

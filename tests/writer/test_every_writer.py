@@ -23,7 +23,7 @@ from tests.beam_jobs.images import make_photos, write_files
 from tests.columns.values import get_index
 from tests.conftest import ROOT
 from tests.integrity.made import payload, write_dataset
-from tests.layers.growth import append, draw_more, list_names, read_parts
+from tests.layers.growth import add_view, append, draw_more, list_names, read_parts
 from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.columns.config import TableConfig
@@ -37,8 +37,7 @@ from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.system.file_lock import lock_file
-from tfpipe.views.choose import find_info, make_view, write_view
-from tfpipe.views.config import ViewConfig
+from tfpipe.views.choose import find_info
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.write import hash_key
 
@@ -65,26 +64,24 @@ def write_beam_records(inputs: Path, output: Path) -> None:
     job.finish(files, [write_record_shard(job, *each)[0] for each in zip(files, elements, strict=True)])
 
 
-def export_tars(inputs: Path, output: Path) -> None:
-    export(ExportConfig(str(inputs / "made-a"), str(output), "webdataset", workers=0))
-
-
-def write_all(inputs: Path, output: Path) -> None:
-    tfpipe.write(iter(make_records(0)), output, SCHEMA, num_shards=2, workers=2, key="id")
-
-
 JOB, WRITE = ("/.tfpipe", "writes to"), (".tfpipe-write", "writes to")
 WRITERS: dict[str, tuple[Write, str, str]] = {
     "shard": (lambda inputs, output: make_dataset(inputs / "a", output), *JOB),
     "reshard": (lambda inputs, output: join_datasets([inputs / "made-a"], output, num_shards=3), *JOB),
     "merge": (lambda inputs, output: join_datasets([inputs / "made-a", inputs / "made-b"], output), *JOB),
     "write": (write_shards, *WRITE),
-    "write all": (write_all, *WRITE),
+    "write all": (
+        lambda inputs, output: tfpipe.write(iter(make_records(0)), output, SCHEMA, num_shards=2, workers=2, key="id"),
+        *WRITE,
+    ),
     "repair": (
         lambda inputs, output: repair(str(inputs / "made-a"), str(output), workers=0),
         *(".tfpipe-repair", "repairs into"),
     ),
-    "export": (export_tars, ".tfpipe-export", "exports into"),
+    "export": (
+        lambda inputs, output: export(ExportConfig(str(inputs / "made-a"), str(output), "webdataset", workers=0)),
+        *(".tfpipe-export", "exports into"),
+    ),
 }
 
 
@@ -143,7 +140,7 @@ def write_and_vanish(write: Write, inputs: Path, output: Path, moment: int) -> b
 
             return name_or_vanish
 
-        os.replace, os.rename = vanishing(os.replace), vanishing(os.rename)  # type: ignore[assignment]
+        os.replace, os.rename = vanishing(os.replace), vanishing(os.rename)
         try:
             write(inputs, output)
             os._exit(0)
@@ -244,12 +241,6 @@ def test_on_a_full_disk_it_says_so_and_goes_on_once_there_is_room(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "straight"]
 
 
-def write_scores(dataset: Path, table: Path, first: int) -> None:
-    """Writes a table with a value for each record, whose column is called by `first`."""
-    names = [name for split in ("train", "validation") for name in list_names(dataset, split)]
-    pq.write_table(pa.table({"name": names, f"score_{first}": range(len(names))}), table)
-
-
 @pytest.fixture(scope="module")
 def given(small_dataset: Path, tmp_path_factory) -> Path:
     """A dataset of two layers with the column `scores`, and the images and the table that a change takes."""
@@ -257,8 +248,9 @@ def given(small_dataset: Path, tmp_path_factory) -> Path:
     dataset = shutil.copytree(small_dataset, folder / "pets")
     append(dataset, draw_more(folder / "first"))
     draw_more(folder / "more", 600)
+    names = [name for split in ("train", "validation") for name in list_names(dataset, split)]
     for first in (0, 100):
-        write_scores(dataset, folder / f"{first}.parquet", first)
+        pq.write_table(pa.table({"name": names, f"score_{first}": range(len(names))}), folder / f"{first}.parquet")
     join_table(str(dataset), str(folder / "0.parquet"), TableConfig("scores"))
     return folder
 
@@ -267,18 +259,13 @@ def join_scores(given: Path, dataset: Path, config: TableConfig) -> None:
     join_table(str(dataset), str(given / "100.parquet"), config)
 
 
-def make_wide_view(given: Path, dataset: Path) -> None:
-    manifest = tfpipe.load_manifest(str(dataset))
-    write_view(manifest, make_view(manifest, ViewConfig("wide", "width > 24")))
-
-
 CHANGES: dict[str, Write] = {
     "append": lambda given, dataset: append(dataset, given / "more"),
     "delete": lambda given, dataset: delete_records(str(dataset), ["train/cat/0.jpg"]),
     "add": lambda given, dataset: join_scores(given, dataset, TableConfig("other")),
     "replace": lambda given, dataset: join_scores(given, dataset, TableConfig("scores", replace=True)),
     "function": lambda given, dataset: tfpipe.add_column(dataset, "scores", get_index, SCHEMA["id"], replace=True),
-    "view": make_wide_view,
+    "view": lambda given, dataset: add_view(dataset, "wide", "width > 24"),
 }
 
 

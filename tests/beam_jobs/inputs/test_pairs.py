@@ -259,7 +259,7 @@ def test_captions_leave_as_txt_and_come_back(tmp_path, rows, txt, in_json, note)
     report = export(ExportConfig(str(tmp_path / "made"), str(tmp_path / "wds"), to="webdataset", workers=0))
     assert report.notes == ((note,) if note is not None else ())
     with tarfile.open(tmp_path / "wds" / "train-00000-of-00001.tar") as tar:
-        files = {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
+        files = {name: tar.extractfile(name).read() for name in tar.getnames()}
     assert [data.decode() for name, data in files.items() if name.endswith(".txt")] == txt
     stored = [json.loads(data) for name, data in files.items() if name.endswith(".json")]
     assert [{name: row[name] for name in row if not name.startswith("image/")} for row in stored] == in_json

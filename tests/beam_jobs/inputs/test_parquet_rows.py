@@ -107,7 +107,7 @@ def test_other_names_are_taken_where_only_one_column_fits(tmp_path: Path) -> Non
 )
 def test_class_names_that_are_not_valid_are_ignored(tmp_path: Path, metadata: str) -> None:
     data = metadata.encode("utf-8", "surrogateescape") if "\udcff" in metadata else metadata
-    path = write_parquet(tmp_path / "t.parquet", JPEGS[:2], metadata=data, label=[1, 0])  # type: ignore[arg-type]
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:2], metadata=data, label=[1, 0])
     assert list_source(path).label_names == ("0", "1")
 
 

@@ -70,7 +70,7 @@ def test_shards_are_exactly_these() -> None:
 
 def test_lines_are_exactly_these() -> None:
     details = {"boxes": ((0.0, 0.0, 1.0, 1.0),), "box_labels": (3,), "extra": ("e",)}
-    zipped = ImageRef("b/1.jpg", 5, ImageLocation("x.zip", 30, 4, 77), label="b", **details)  # type: ignore[arg-type]
+    zipped = ImageRef("b/1.jpg", 5, ImageLocation("x.zip", 30, 4, 77), label="b", **details)
     plan = plan_refs([zipped, ImageRef("a/1.jpg", 6, label="a")], shuffle=False)
     assert read_lines(plan)[0] == [
         PlannedImage("a/1.jpg", 6, 0),

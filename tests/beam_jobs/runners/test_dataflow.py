@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
@@ -165,10 +166,7 @@ def test_the_record_lists_every_file(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_code_that_is_not_installed_is_refused(monkeypatch, tmp_path: Path) -> None:
-    def missing(name: str) -> metadata.Distribution:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", missing)
+    monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
     with pytest.raises(DataError, match=r"^The workers get tfpipe as it is installed here, but it is not installed\. "):
         build_wheel(str(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions
@@ -94,9 +94,6 @@ def test_dataflows_options_become_those_of_beam() -> None:
         *(f"--subnetwork={subnetwork}", "--temp_location=gs://b/t"),
     )
     assert isinstance(make_runner(config.beam_args()), DataflowRunner)  # which refuses what Beam does not know
-
-
-def test_an_option_of_another_runner_is_refused() -> None:
     message = "`max_workers` goes with `runner` dataflow, got `runner` local. Leave one of them out."
     assert refusal(ConfigError, RunnerConfig, max_workers=3) == message
 
@@ -123,6 +120,12 @@ def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], outpu
     assert runner.has_same_codecs is (type(runner) is not DataflowRunner)  # whose image has its own libraries
 
 
+LACKING = DataError(
+    "A worker of the cluster could not import beam_jobs. Install the same tfpipe on all of its machines, with the same "
+    "extras as here."
+)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -131,21 +134,14 @@ def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], outpu
         ("tfpipe.errors.Unheard: bad", DataError("bad")),
         ("ValueError: bad", None),
         ("", None),
+        ("ModuleNotFoundError: No module named 'beam_jobs'", LACKING),
+        ("Exception: ModuleNotFoundError(\"No module named 'beam_jobs'\")", LACKING),
+        ("Traceback\nModuleNotFoundError: No module named 'beam_jobs'\nand so on", LACKING),
     ],
 )
 def test_errors_that_come_as_text(text: str, expected: Exception | None) -> None:
     error = find_error(text)
     assert (type(error), str(error)) == (type(expected), str(expected))
-
-
-@pytest.mark.parametrize("form", ["{0}: {1}", "Exception: {0}({1!r})", "Traceback\n{0}: {1}\nand so on"])
-def test_a_module_that_a_worker_lacks_is_named(form: str) -> None:
-    error = find_error(form.format("ModuleNotFoundError", "No module named 'beam_jobs'"))
-    assert isinstance(error, DataError)
-    assert str(error) == (
-        "A worker of the cluster could not import beam_jobs. Install the same tfpipe on all of its machines, with the "
-        "same extras as here."
-    )
 
 
 def test_errors_come_out_of_beam_as_they_went_in() -> None:
@@ -216,10 +212,7 @@ def test_any_runner_of_beam_makes_the_same_dataset(config: ShardConfig, tmp_path
 
 
 def test_a_failing_worker_is_one_sentence(config: ShardConfig, tmp_path: Path, portable: list[str], monkeypatch):
-    def fail(*_: Any) -> None:
-        raise ValueError("no such thing.")
-
-    monkeypatch.setattr("beam_jobs.shards.job.write_shard", fail)
+    monkeypatch.setattr("beam_jobs.shards.job.write_shard", Mock(side_effect=ValueError("no such thing.")))
     assert refusal(DataError, shard_job.run, config, portable) == (
         "Beam's runner ended the job: ValueError: no such thing. Finished shards are kept; run the same command again "
         "to go on."

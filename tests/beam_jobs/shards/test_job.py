@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from operator import iadd
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -96,12 +96,10 @@ def test_class_counts_are_those_of_the_split_in_any_order() -> None:
 
 
 def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path, monkeypatch) -> None:
-    def fill_disk(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     config = ShardConfig(str(write_files(tmp_path / "in", make_photos({"cat": 2}))), str(tmp_path / "out"), workers=1)
+    full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr("beam_jobs.shards.job.finish_dataset", fill_disk)
+        patch.setattr("beam_jobs.shards.job.finish_dataset", Mock(side_effect=full))
         message = refusal(DataError, shard_job.run, config)
     assert message == (
         f"Could not write to {tmp_path / 'out'}: No space left on device. Free some and run the same command again."

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,11 +98,7 @@ def test_by_finished_shards(running: WorkDir, header: PlanHeader, monkeypatch) -
     for name in (f"{SHARDS[0].file}.json", f"{SHARDS[1].file}.json.tmp", "other.json"):
         (notes / name).touch()
     assert read_finished(running, header) == Progress(3, 5, shards=1, num_shards=2)
-
-    def fail(_: str) -> list[str]:
-        raise OSError("no answer")
-
-    monkeypatch.setattr("tfpipe.storage.file_io.list_names", fail)
+    monkeypatch.setattr("tfpipe.storage.file_io.list_names", Mock(side_effect=OSError("no answer")))
     assert read_finished(running, header) is None
 
 

@@ -58,7 +58,7 @@ def parse(rows: str) -> NDArray[np.integer[Any]]:
 def count_runs(pixels: NDArray[np.integer[Any]]) -> list[int]:
     """Returns the lengths of runs down the columns, of zeros and ones in turns."""
     flat = np.concatenate([[0], pixels.T.ravel(), [1 - pixels[-1, -1]]])
-    return np.diff(np.concatenate([[0], np.flatnonzero(np.diff(flat))])).tolist()  # type: ignore[no-any-return]
+    return np.diff(np.concatenate([[0], np.flatnonzero(np.diff(flat))])).tolist()
 
 
 @pytest.mark.parametrize("name", POLYGONS)

@@ -54,7 +54,7 @@ def turn_back(size: tuple[int, int], orientation: int) -> tuple[tuple[int, int],
     """Returns the size of the stored pixels, and the place of the object in them."""
     pixels = np.asarray(turn(paint(size, "L", 1), orientation))
     ys, xs = np.nonzero(pixels)
-    return pixels.shape[::-1], (int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1)  # type: ignore[return-value]
+    return pixels.shape[::-1], (int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1)
 
 
 def write_coco(folder: Path, photos: dict[int, tuple[Size, tuple[float, ...]]]) -> dict[str, Any]:
