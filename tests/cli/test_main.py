@@ -51,7 +51,7 @@ if __name__ == "__main__":
         ),
         pytest.param("tfpipe.training.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
         pytest.param("tfpipe.cli.doctor_run", "doctor DATASET", marks=pytest.mark.slow),
-        pytest.param("tfpipe.service.processes", "serve --root / --port 0", marks=pytest.mark.slow),
+        pytest.param("tfpipe.service.server", "serve --root / --port 0", marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_in_a_garbage_collection(module: str, command: str, small_dataset: Path, tmp_path: Path) -> None:

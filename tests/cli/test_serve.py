@@ -19,7 +19,7 @@ from tests.system.test_child_process import is_running
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.service import processes
+from tfpipe.service import server as module
 from tfpipe.service.config import ServiceConfig
 
 
@@ -132,7 +132,7 @@ class StartedService:
 
 @pytest.mark.usefixtures("signal_handlers")
 def test_what_people_read(tfpipe: Tfpipe, monkeypatch) -> None:
-    monkeypatch.setattr(processes, "Service", StartedService)
+    monkeypatch.setattr(module, "Service", StartedService)
     done = tfpipe("serve", "--root", "/data", "--workers", 2)
     assert (done.code, done.err) == (0, "")
     assert done.lines == [
@@ -145,7 +145,7 @@ def test_what_people_read(tfpipe: Tfpipe, monkeypatch) -> None:
 
 @pytest.mark.usefixtures("signal_handlers")
 def test_a_token_is_made_and_printed_where_others_reach_the_workers(tfpipe: Tfpipe, monkeypatch) -> None:
-    monkeypatch.setattr(processes, "Service", StartedService)
+    monkeypatch.setattr(module, "Service", StartedService)
     done = tfpipe("serve", "--root", "/data", "--host", "10.0.0.6")
     token = StartedService.tokens[-1]
     assert len(token) == 32
@@ -169,7 +169,7 @@ def test_workers_ask_for_the_token_of_the_environment(small_dataset: Path, tfpip
 
 def test_others_reach_no_workers_without_a_token() -> None:
     sentence = "Workers on `host` 0.0.0.0, which others reach, need a token, got none."
-    assert refusal(ConfigError, processes.Service, ServiceConfig(root=("/",), host="0.0.0.0")) == sentence
+    assert refusal(ConfigError, module.Service, ServiceConfig(root=("/",), host="0.0.0.0")) == sentence
 
 
 def test_a_worker_loads_no_tensorflow(running: Server, small_dataset: Path) -> None:

@@ -23,7 +23,7 @@ assert not {{"tensorflow", "torch", "jax"}} - {{"{}"}} & set(sys.modules)
 SERVED_BATCH = """
 import sys, tfpipe
 from tfpipe.service.config import ServiceConfig
-from tfpipe.service.processes import Service
+from tfpipe.service.server import Service
 with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
     workers = tfpipe.ServiceOptions(workers=service.addresses)
     dataset = tfpipe.NumpyBatches(sys.argv[1], "train", batch_size=4, image_size=32, service=workers)

@@ -36,7 +36,7 @@ from tfpipe.readers.torch import TorchBatches, data_loader
 from tfpipe.service import client, server
 from tfpipe.service.client import RemoteMaker, is_local
 from tfpipe.service.config import ServiceConfig
-from tfpipe.service.processes import Service
+from tfpipe.service.server import Service
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
 STEPS = 15  # more than two epochs of six
@@ -374,7 +374,7 @@ def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) 
 ENDING = """
 import sys, tfpipe
 from tfpipe.service.config import ServiceConfig
-from tfpipe.service.processes import Service
+from tfpipe.service.server import Service
 with Service(ServiceConfig(root=(sys.argv[1],), port=0)) as service:
     workers = tfpipe.ServiceOptions(workers=service.addresses)
     options = {"batch_size": 8, "image_size": 8, "service": workers}

@@ -24,7 +24,7 @@ from tfpipe.system.units import human_count
 if TYPE_CHECKING:
     from tfpipe.engine.source import Source
     from tfpipe.format.manifest import Manifest
-    from tfpipe.service.processes import Service
+    from tfpipe.service.server import Service
 
 _ANSWER_S = 60
 
@@ -40,7 +40,7 @@ def serve(as_json: bool, **options: Any) -> None:
     the token in TFPIPE_SERVICE_TOKEN; without one there the command makes one and prints it. Ctrl-C or SIGTERM ends the
     workers.
     """
-    from tfpipe.service.processes import Service
+    from tfpipe.service.server import Service
 
     config = ServiceConfig(**options)
     made = "" if settings.token or config.is_local else secrets.token_urlsafe(24)

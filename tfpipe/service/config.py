@@ -10,8 +10,6 @@ from tfpipe.system.options import Count, Names, Text, check_options, option
 token = ""
 """The token for services whose options name no `token_file`; the command line sets it."""
 
-Tls = tuple[bytes, bytes] | None  # a certificate and its key
-
 
 def read_file(option: str, path: str) -> bytes:
     """Reads a file that an option names."""
