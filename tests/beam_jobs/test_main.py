@@ -15,7 +15,7 @@ from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Ran
 from tfpipe.cli.main import main
-from tfpipe.cli.shared.shard_command import RunArgs
+from tfpipe.cli.shard import RunArgs
 from tfpipe.format.image_form import ImageForm
 
 BeamJobs = Callable[..., Ran]
