@@ -18,21 +18,29 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.clocks import Phase, PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.engine.plan import plan_batches
-from tfpipe.engine.source import get_source
+from tfpipe.engine.source import get_source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime
-from tfpipe.profiler.measure.describe import find_buffers
-from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, time_engine
+from tfpipe.profiler.measure.profile import (
+    ProfileConfig,
+    describe_dataset,
+    find_buffers,
+    profile_pipeline,
+    time_engine,
+)
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.measure.textbook import BuiltStage
 from tfpipe.profiler.types import Buffer
 from tfpipe.system.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = PipelineConfig(batch_size=4, image_size=32, tf_data=TfDataOptions(map_fusion=False), order="throughput")
 """The textbook pipeline, whose stages treat records one by one."""
+SMALL = PipelineConfig(batch_size=4, image_size=8)
 
 
 @pytest.fixture(autouse=True)
@@ -231,3 +239,49 @@ def test_batches_and_caches_are_held() -> None:
     assert cache == Buffer("cache", "images", 1_000_000, 1_000_000 * 256 * 256 * 3)
     assert prefetch == Buffer("prefetch", "batches", 3, 3 * 100 * 150e3)
     assert find_buffers(make_profile(config={"prefetch_batches": 0}), [], {}) == ()
+
+
+def test_a_manifest_knows_records_and_sizes(manifest: Manifest) -> None:
+    info = describe_dataset(manifest, "train", SMALL, [])
+    sizes = manifest.splits["train"].sizes
+    assert (info.records, info.by_engine) == (12, True)
+    assert (info.formats, info.mean_size) == (("JPEG", "PNG"), (sizes.mean_height, sizes.mean_width))
+    assert info.short_side == 9  # 8/7 of the model's 8 pixels, where images have 16 and more
+    assert info.own_stages == info.late_caches == info.unread_features == ()
+    assert (info.unread_share, info.described, info.shuffled_records) == (0, True, 0)
+    assert describe_dataset(manifest, "train", replace(SMALL, image_size=20), []).short_side is None  # hardly larger
+    buffer = replace(SMALL, order="throughput", tf_data=TfDataOptions(shuffle_buffer_size=5))
+    assert describe_dataset(manifest, "train", buffer, []).shuffled_records == 5
+    assert describe_dataset(manifest, "train", replace(buffer, training=False), []).shuffled_records == 0
+
+
+def test_foreign_files_know_little(small_dataset: Path) -> None:
+    info = describe_dataset(tfrecord_files(f"{small_dataset}/train-*"), None, SMALL, [])
+    assert (info.records, info.by_engine) == (12, False)
+    assert (info.formats, info.mean_size, info.short_side) == ((), None, None)
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_unread_features_and_counts_of_foreign_files(foreign: Any, tmp_path: Path, described: bool) -> None:
+    records = [{**record, "blob/a": b"x" * 4000, "blob/b": [1.0] * 2000} for record in foreign.records(0, 8)]
+    foreign.write(tmp_path / "train-0.tfrecord", records, "GZIP")
+    index(IndexConfig(str(tmp_path)))
+    data = load_manifest(str(tmp_path)) if described else tfrecord_files(f"{tmp_path}/train-*")
+    info = describe_dataset(data, "train" if described else None, SMALL, [])
+    size = sum(len(foreign.example(record)) for record in records) / 8
+    assert info.unread_features == ("blob/b", "blob/a")
+    assert info.unread_share == pytest.approx(12_000 / size, abs=0.01)
+    assert (info.records, info.described, info.compression) == (8, described, "GZIP")
+    assert info.unpacked_record_bytes == pytest.approx(size)
+    read = replace(SMALL, extra_features=("blob/b",))
+    assert describe_dataset(data, "train" if described else None, read, []).unread_features == ("blob/a",)
+
+
+@pytest.mark.parametrize(("training", "number"), [(True, 2000), (False, 400)])
+def test_a_shuffle_of_images_holds_several_epochs_of_a_training(training: bool, number: int) -> None:
+    """400 records are repeated in front of it in a training, and read once in an evaluation."""
+    source = tf.data.Dataset.range(400)
+    built = [BuiltStage("mix", source, source.shuffle(2000))]
+    profile = make_profile(dataset={"records": 400}, config={"training": training, "prefetch_batches": 0})
+    (buffer,) = find_buffers(profile, built, {"mix": 150_000.0})
+    assert (buffer.stage, buffer.what, buffer.number, buffer.num_bytes) == ("mix", "elements", number, number * 150_000)

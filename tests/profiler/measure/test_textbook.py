@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.profiler.measure import textbook
-from tfpipe.profiler.measure.describe import find_late_caches
+from tfpipe.profiler.measure.profile import find_late_caches
 from tfpipe.profiler.measure.textbook import BuiltStage
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)

@@ -1,4 +1,7 @@
-"""Runs a pipeline against a simulated accelerator, and measures both; tfpipe's engine has its own clocks."""
+"""Runs a pipeline against a simulated accelerator, measures both, and describes the data and the buffers.
+
+tfpipe's engine has its own clocks.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,26 @@ from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.cache_file import is_filled
 from tfpipe.engine.clocks import Clocks, Phase, PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, DataError, TfpipeError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
+from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
-from tfpipe.profiler.measure.describe import describe_dataset, find_buffers
-from tfpipe.profiler.measure.option_costs import load_images, measure_option_costs
+from tfpipe.profiler.measure.option_costs import (
+    count_records,
+    load_images,
+    measure_option_costs,
+    measure_unread,
+    sample_records,
+)
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -43,6 +54,7 @@ from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
 from tfpipe.profiler.types import (
     LARGE_BATCH,
+    Buffer,
     DatasetInfo,
     HostUse,
     PipelineProfile,
@@ -55,6 +67,7 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer, Progress
+from tfpipe.system.units import parse_bytes
 
 Clocked = tuple[Mapping[Phase, PhaseTime], Mapping[Phase, PhaseTime]]
 """The engine's clocks before and after a run."""
@@ -65,6 +78,9 @@ _SMALL_BATCH = 16  # a larger batch is tried too if batches have at most this ma
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
 _MAX_FILL_S = 40.0  # the seconds in which a trial may fill a cache that a fix proposes: two minutes in all trials
 _DROP_S = 1.0  # the seconds to wait for a pipeline's threads to end; only AUTOTUNE's takes longer
+_CLEARLY_SMALLER = 0.9
+_WORTH_DROPPING = 0.02  # the share of the bytes read below which no fix drops a feature
+_WAITING_BATCHES = 2  # the assumed number of prefetched batches if tf.data or the engine chooses it
 
 
 @dataclass(frozen=True)
@@ -314,6 +330,92 @@ def _describe(run: _Run, started: float, plan: BatchPlan, info: DatasetInfo) -> 
         timeline=make_timeline(run.steps),
         fill_s=run.fill_s,
     )
+
+
+def find_late_caches(stages: Sequence[BuiltStage]) -> tuple[str, ...]:
+    """Returns the user's stages that cache augmented images, the last one first."""
+    names = [stage.name for stage in stages]
+    after = stages[names.index("augment") + 1 :] if "augment" in names else []
+    return tuple(stage.name for stage in reversed(after) if stage.is_own and "Cache" in stage.kinds)
+
+
+def describe_dataset(
+    data: Manifest | Source, split: str | None, config: PipelineConfig, stages: Sequence[BuiltStage]
+) -> DatasetInfo:
+    """Returns the properties of a pipeline's data and stages; reads a few records."""
+    source = get_source(data, split)
+    plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
+    payloads = sample_records(source, [feature.name for feature in plan.features])
+    kept = set(image_schema(labeled=True, boxes=False, box_labels=False).names)  # tfpipe's own features
+    if not isinstance(data, Manifest) or data.foreign is not None:
+        kept -= {IMAGE_ENCODED, CLASS_LABEL}
+    unread = measure_unread(payloads, kept.union(list_stored_features(plan.source, plan.features)))
+    unread = {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in source.schema}
+    counted = count_records(source) if source.num_records is None else None
+    own = [stage for stage in stages if stage.is_own]
+    unpacked_bytes = counted[1] if counted else source.record_bytes
+    if source.compression and payloads and not counted:
+        unpacked_bytes = sum(map(len, payloads)) / len(payloads)
+    mean_size = None
+    if isinstance(data, Manifest) and split is not None and source.images.size is None:
+        sizes = data.splits[split].sizes
+        mean_size = (sizes.mean_height, sizes.mean_width)
+    size, short_side = mean_size or (source.images.size if by_engine else None), round(max(config.size) * 8 / 7)
+    is_larger = size is not None and short_side < _CLEARLY_SMALLER * min(size)
+    return DatasetInfo(
+        name=source.name,
+        address=data.address if isinstance(data, Manifest) else source.name,
+        records=counted[0] if counted else source.num_records,
+        record_bytes=source.record_bytes,
+        formats=tuple(sorted(source.images.formats)),
+        stored_size=source.images.size,
+        mean_size=mean_size,
+        short_side=short_side if is_larger else None,  # 8/7 of the model's input
+        decoded_size=plan.decoded_size,
+        cycle_length=count_batches_read(plan) if by_engine else count_files_at_once(plan),
+        by_engine=by_engine,
+        shuffled_records=count_shuffled_records(plan) if config.training and not by_engine else 0,
+        own_stages=tuple(stage.name for stage in own),
+        declared={stage.name: {"random": stage.random, "per_image": stage.per_image} for stage in own},
+        late_caches=find_late_caches(stages),
+        filters=tuple(stage.name for stage in own if stage.can_drop),
+        unread_features=tuple(unread),
+        unread_share=sum(unread.values()),
+        described=isinstance(data, Manifest),
+        compression="" if source.shard_records is not None else source.compression,
+        unpacked_record_bytes=unpacked_bytes,
+        unit=source.unit,
+    )
+
+
+def find_buffers(
+    profile: PipelineProfile, built: Sequence[BuiltStage], element_bytes: Mapping[str, float]
+) -> tuple[Buffer, ...]:
+    """Returns the items that the stages keep in memory, the largest first."""
+    buffers: list[Buffer] = []
+    config, dataset = profile.config, profile.dataset
+    records = dataset.records
+    for stage in built:
+        number, size = stage.count_buffered(), element_bytes.get(stage.name, dataset.record_bytes)
+        if stage.name == "shuffle":
+            buffers.append(Buffer(stage.name, "records", dataset.shuffled_records, dataset.shuffled_records * size))
+        elif stage.is_own and number:
+            # In training the records repeat before this stage, so elements of several epochs fill its buffer.
+            number = number if config.training else min(number, records or number)
+            buffers.append(Buffer(stage.name, "elements", number, number * size))
+    batches = _WAITING_BATCHES if config.prefetch_batches is None else config.prefetch_batches
+    images = [stage.bytes_out_per_image for stage in profile.stages if stage.name in ("decode", "batch", "transform")]
+    if batches and images:
+        size = images[-1] * profile.step.images_per_step
+        buffers.append(Buffer("prefetch", "batches", batches, batches * size))
+    if config.cache != "none" and config.cache_dir is None:
+        height, width = dataset.decoded_size
+        image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
+        num_bytes = (records or 0) * image_bytes
+        if config.cache_bytes is not None:
+            num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
+        buffers.append(Buffer("cache", "records" if config.cache == "bytes" else "images", records or 0, num_bytes))
+    return tuple(sorted(buffers, key=lambda each: -each.num_bytes))
 
 
 @dataclass(frozen=True)
