@@ -1,8 +1,11 @@
 """`tfpipe profile`: why the accelerator waits, and what to change."""
 
 import json
+import tempfile
 import threading
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
@@ -179,16 +182,21 @@ def make_loader_report(options: ProfileOptions) -> "Report":
     """Profiles a loader and returns the report; with `apply`, writes the options that helped to that file."""
     if options.apply is not None:
         toml_json.check_suffix(options.apply)
-    strangers = threading.enumerate()
-    make = load_loader(options.loader or "")
-    with Display("Making the loader") as observer:
-        from tfpipe.profiler.loader.measure import LoaderSource, Trainer, profile_loader
+    name, strangers = options.loader or "", threading.enumerate()
+    make = load_loader(name)
+    with Display("Making the loader") as observer, tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
+        from tfpipe.profiler.diagnose import diagnosis
+        from tfpipe.profiler.loader.measure import LoaderSource, Trainer, measure_loader, run_trial
+        from tfpipe.profiler.trials import try_fixes
 
         train = None if options.train is None else load_function(options.train, "--train")
         step_s = None if options.step_ms is None else options.step_ms / 1e3
-        trainer = Trainer(step_s, options.images_per_second, train)
-        source, applies = LoaderSource(make, options.loader or "", strangers), options.apply is not None
-        report, kept = profile_loader(source, trainer, options.seconds, applies, observer, options.price_per_hour)
-    if options.apply is not None:
-        toml_json.write(options.apply, kept)
+        source, trainer = LoaderSource(make, name, strangers), Trainer(step_s, options.images_per_second, train)
+        observer.phase("Measuring the loader")
+        profile = measure_loader(source.make(), trainer, options.seconds, Path(folder))
+        report = diagnosis.make_report(profile, options.price_per_hour)
+        if options.apply is None:
+            return report
+        report, kept = try_fixes(report, partial(run_trial, source, trainer, options.seconds / 2), observer)
+    toml_json.write(options.apply, kept)
     return report

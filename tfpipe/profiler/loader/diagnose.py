@@ -315,25 +315,25 @@ def _get_decoding_share(profile: LoaderProfile) -> float:
     return decoding + sum(min(scale * seconds[name], profile.share(name)) for name in ("reading", "functions"))
 
 
-def _choose_workers(now: Costs, hop_s: float) -> tuple[int, Costs]:
-    """Returns the fewest workers that give nearly the best rate, and the costs with this many."""
+def _choose_workers(now: Costs, hop_s: float) -> Costs:
+    """Returns the costs with the fewest workers that give nearly the best rate."""
     if not now.num_workers:
         now = replace(now.save(-hop_s), num_workers=1, slowest_s=now.worker_s + hop_s)
-    choices = {
-        number: replace(now, num_workers=number, lock_s=now.lock_s * now.num_workers / number)
+    choices = [
+        replace(now, num_workers=number, lock_s=now.lock_s * now.num_workers / number)
         for number in range(1, max(_MAX_WORKERS, math.ceil(now.cores)) + 1)
-    }
-    best = max(costs.rate for costs in choices.values())
-    return next((number, costs) for number, costs in choices.items() if costs.rate >= _ENOUGH * best)
+    ]
+    best = max(costs.rate for costs in choices)
+    return next(costs for costs in choices if costs.rate >= _ENOUGH * best)
 
 
 def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
     options, cores = profile.options, profile.host.cores
-    number, costs = _choose_workers(now, profile.hop_s / profile.batch.images)
+    costs = _choose_workers(now, profile.hop_s / profile.batch.images)
     cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
     waits = sum(use.working_s - use.sum("lock") for use in profile.makers) / max(cpu_s, 1e-9)
     # Use all cores, even those that other programs use now; only work that waits gains from more workers than cores.
-    number = min(max(number, cores if waits < 2 else 1), math.ceil(cores * max(waits, 1) - 0.5))
+    number = min(max(costs.num_workers, cores if waits < 2 else 1), math.ceil(cores * max(waits, 1) - 0.5))
     costs = replace(costs, num_workers=number)
     reason = f"{number} workers can make batches at once{'' if now.num_workers else ', while the step runs'}."
     is_due = wall.stage in ("too few workers", "lock")

@@ -1,4 +1,4 @@
-"""Runs a loader under probes as fast as batches come, then with a step after each; diagnoses it, and tries fixes."""
+"""Runs a loader under probes as fast as batches come, then with a step after each, and measures it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import mmap
 import os
 import statistics
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -18,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,13 @@ import numpy as np
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.images import jpeg
 from tfpipe.images.errors import BadImage
-from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, replacing, timing_records, watching_processes
 from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.clocks import HostTime
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing
-from tfpipe.profiler.trials import Changes, try_fixes
-from tfpipe.profiler.types import BatchInfo, Drive, HostUse, IdleMethod, LoaderProfile, ProcessUse, Report, Step
+from tfpipe.profiler.trials import Changes
+from tfpipe.profiler.types import BatchInfo, Drive, HostUse, IdleMethod, LoaderProfile, ProcessUse, Step
 from tfpipe.system import host_limits
-from tfpipe.system.progress import Observer
 
 _DRAFTS, _MAX_PIXELS = 24, 1 << 28
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
@@ -414,23 +410,6 @@ def _measure_hop_s(num_bytes: int) -> float:
             memory[:]
         times.append(time.process_time() - started)
     return statistics.median(times) * num_bytes / source.nbytes
-
-
-def profile_loader(
-    source: LoaderSource,
-    trainer: Trainer,
-    seconds: float,
-    applies: bool,
-    observer: Observer,
-    price_per_hour: float | None = None,
-) -> tuple[Report, dict[str, Any]]:
-    """Profiles a loader, tries the fixes if `applies`, and returns the report and the options that were kept."""
-    observer.phase("Measuring the loader")
-    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-        report = make_report(measure_loader(source.make(), trainer, seconds, Path(folder)), price_per_hour)
-    if not applies:
-        return report, {}
-    return try_fixes(report, partial(run_trial, source, trainer, seconds / 2), observer)
 
 
 def run_trial(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:

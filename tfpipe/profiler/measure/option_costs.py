@@ -55,35 +55,23 @@ _SHARDS = 8  # how many times a dataset lists the sample's file, so that an epoc
 def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
     """Returns `RECORDS` records from up to four files, repeated if there are fewer; none if a file is damaged."""
     shards = list(range(len(source.files)))[:: max(len(source.files) // 4, 1)][:4]
-    by_number = source.is_split and source.shard_records is not None
-    payloads = _sample_by_number(source, shards, features) if by_number else _sample_files(source, shards)
+    try:
+        if source.is_split and source.shard_records is not None and source.manifest is not None and source.split:
+            firsts, ends = source.bases[shards], source.bases[1:][shards]
+            numbers = np.stack([firsts + k for k in range(RECORDS)])
+            manifest = source.manifest.keep_columns(features)
+            with RecordReader(manifest.directory, manifest, source.split) as reader:
+                payloads = reader.read_payloads(numbers[numbers < ends][:RECORDS])
+        else:  # by TensorFlow, which can read remote files too
+            records = tf.data.Dataset.from_tensor_slices([source.files[shard] for shard in shards]).interleave(
+                lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
+                cycle_length=4,
+                num_parallel_calls=4,
+            )
+            payloads = [payload.numpy() for payload in records.take(RECORDS)]
+    except (FormatError, DataError, tf.errors.OpError):  # the pipeline reports a damaged record, or leaves it out
+        return []
     return [payloads[i % len(payloads)] for i in range(RECORDS)] if payloads else []
-
-
-def _sample_by_number(source: Source, shards: list[int], features: Collection[str]) -> list[bytes]:
-    assert source.manifest is not None
-    assert source.split is not None
-    firsts, ends = source.bases[shards], source.bases[1:][shards]
-    numbers = np.stack([firsts + k for k in range(RECORDS)])
-    try:
-        manifest = source.manifest.keep_columns(features)
-        with RecordReader(manifest.directory, manifest, source.split) as reader:
-            return reader.read_payloads(numbers[numbers < ends][:RECORDS])
-    except (FormatError, DataError):  # the pipeline itself reports a damaged record, or leaves it out
-        return []
-
-
-def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
-    """Reads the first records of some files with TensorFlow, which can read remote files too."""
-    records = tf.data.Dataset.from_tensor_slices([source.files[shard] for shard in shards]).interleave(
-        lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
-        cycle_length=4,
-        num_parallel_calls=4,
-    )
-    try:
-        return [payload.numpy() for payload in records.take(RECORDS)]
-    except tf.errors.OpError:  # the pipeline itself reports a damaged record, or leaves it out
-        return []
 
 
 def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[str, float]:

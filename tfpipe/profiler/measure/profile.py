@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.ahead import count_decoded
@@ -166,15 +165,11 @@ class NumpyPipeline:
         if name == "batch_transform":
             plain = replace(self._config, as_supervised=False)
             batch = NumpyBatches(self._manifest, self._split, plain, transform=own).read(0)
-            return lambda _: function(_copy(batch))
+            return lambda _: function({name: value.copy() for name, value in batch.items()})
         seeded = seed_transform(function)
         assert seeded is not None
         images = load_images(self._manifest, self._split, self._config, _EXAMPLES)
         return lambda k: seeded(images[k % len(images)].copy(), k)
-
-
-def _copy(batch: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 
 
 @contextlib.contextmanager

@@ -308,11 +308,8 @@ def format_shortfall(report: Report) -> str:
 
 def _fix_lines(report: Report) -> Iterator[str]:
     yield ""
-    if not report.fixes:
-        if report.bottleneck.stage != "accelerator":
-            yield NO_FIXES
-        yield from filter(None, (format_shortfall(report),))
-        return
+    if not report.fixes and report.bottleneck.stage != "accelerator":
+        yield NO_FIXES
     if len(report.fixes) > 1:
         yield RANKING
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
@@ -321,7 +318,7 @@ def _fix_lines(report: Report) -> Iterator[str]:
     if len(report.fixes) > _MAX_FIXES:
         yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
     yield from filter(None, (format_shortfall(report),))
-    if report.after_images_per_second is not None:
+    if report.fixes and report.after_images_per_second is not None:
         yield format_after(report)
 
 
