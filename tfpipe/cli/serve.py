@@ -24,7 +24,6 @@ from tfpipe.system.units import human_count
 if TYPE_CHECKING:
     from tfpipe.engine.source import Source
     from tfpipe.format.manifest import Manifest
-    from tfpipe.service.server import Service
 
 _ANSWER_S = 60
 
@@ -54,19 +53,15 @@ def serve(as_json: bool, **options: Any) -> None:
             ]
             click.echo(json.dumps({"pid": os.getpid(), "workers": workers, **({"token": made} if made else {})}))
         else:
-            _print(service, config, made)
+            listed = ", ".join(f'"{address}"' for address in service.addresses)
+            click.echo(f"{human_count(len(service.addresses), 'worker')}: {', '.join(service.addresses)}")
+            click.echo(f"Trainers      PipelineConfig(service=ServiceOptions(workers=[{listed}]), ...)")
+            click.echo(f"  or in TOML  service.workers = [{listed}]")
+            if made:
+                click.echo(f"Token         TFPIPE_SERVICE_TOKEN={made}  (for Python, in a file: token_file=)")
+            if config.is_local:
+                click.echo(f"Only this machine reaches {config.host}; others need --host 0.0.0.0.")
         service.run_until(lambda: bool(stopped))
-
-
-def _print(service: "Service", config: ServiceConfig, token: str) -> None:
-    listed = ", ".join(f'"{address}"' for address in service.addresses)
-    click.echo(f"{human_count(len(service.addresses), 'worker')}: {', '.join(service.addresses)}")
-    click.echo(f"Trainers      PipelineConfig(service=ServiceOptions(workers=[{listed}]), ...)")
-    click.echo(f"  or in TOML  service.workers = [{listed}]")
-    if token:
-        click.echo(f"Token         TFPIPE_SERVICE_TOKEN={token}  (for Python, in a file: token_file=)")
-    if config.is_local:
-        click.echo(f"Only this machine reaches {config.host}; others need --host 0.0.0.0.")
 
 
 @command(example="tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers", name="serve-check")

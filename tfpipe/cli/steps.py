@@ -18,7 +18,7 @@ from tfpipe.engine.open_maker import locate_split
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
 from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock
-from tfpipe.lookups.steps import Seen, StepRow, find_number, find_steps, look_up_step
+from tfpipe.lookups.steps import StepRow, find_number, find_steps, look_up_step
 from tfpipe.system.units import human_count
 
 _SHOWN_ROWS, _TILE_PX = 16, 160
@@ -64,7 +64,10 @@ def steps(
         number = int(match[1]) if match else find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))
         result |= {"record": number, "seen": [asdict(row) for row in seen]}
-        lines += _format_seen(lock, record, number, epochs, seen)
+        lines.append(f"{record} is record {number:,} of {lock.split!r} in {lock.data}")
+        for epoch in range(epochs):
+            text = ", ".join(f"step {row.step:,} in row {row.row}" for row in seen if row.epoch == epoch)
+            lines.append(f"epoch {epoch}: {text or 'left out'}")
     show(result, lines, as_json)
 
 
@@ -91,13 +94,6 @@ def _format_step(lock: DataLock, plan: BatchPlan, step: int, rows: list[StepRow]
         yield f"{row.row:<4} {row.number:<11,} {label[:16]:<17} {box:<27} {name}"
     if len(rows) > _SHOWN_ROWS:
         yield f"and {len(rows) - _SHOWN_ROWS:,} more (--json lists all)"
-
-
-def _format_seen(lock: DataLock, record: str, number: int, epochs: int, seen: list[Seen]) -> Iterator[str]:
-    yield f"{record} is record {number:,} of {lock.split!r} in {lock.data}"
-    for epoch in range(epochs):
-        text = ", ".join(f"step {row.step:,} in row {row.row}" for row in seen if row.epoch == epoch)
-        yield f"epoch {epoch}: {text or 'left out'}"
 
 
 def _draw(plan: BatchPlan, step: int, rows: list[StepRow], path: str) -> None:

@@ -32,7 +32,7 @@ def verify(target: str, as_json: bool, **options: Any) -> None:
     """
     with ScanDisplay("Verifying") as display:
         report = run_verify(target, VerifyConfig(**options), display)
-    kinds, damaged = dict(_count_kinds(report.damaged)), [damage.to_json() for damage in report.damaged]
+    kinds, damaged = _count_kinds(report.damaged), [damage.to_json() for damage in report.damaged]
     sums = {"files": report.files, "records": report.records, "bytes": report.bytes, "kinds": kinds}
     summary = {"version": JSON_VERSION, "dataset": target, **sums, "damaged": damaged, "notes": report.notes}
     show(summary, _format(target, report), as_json)

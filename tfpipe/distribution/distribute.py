@@ -72,7 +72,15 @@ def distribute_dataset(
         config = _fit_to_remote_tpu(config, get_whole_source(opened, split))
     epochs = choose_epochs(opened, split, config, epochs)
     plan = _make_plan(strategy, opened, split, config, start_step, epochs)
-    options = options or _make_input_options(strategy, plan)
+    if options is None:  # batches are copied to their device ahead of time, but no accelerator holds text
+        kind, text = get_device_kind(strategy), list_text(plan.features)
+        if text and kind == "TPU":
+            raise ConfigError(
+                f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "
+                "Leave it out; or give `options` with experimental_fetch_to_device=False, and keep it out of "
+                "`strategy.run`."
+            )
+        options = tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)
     passes: list[Any] = []
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -159,15 +167,3 @@ def _make_plan(
     plan = plan_batches(get_whole_source(data, split), config, Host(0, hosts, replicas, start_step, epochs))
     check_shares(plan)
     return plan
-
-
-def _make_input_options(strategy: tf.distribute.Strategy, plan: BatchPlan) -> tf.distribute.InputOptions:
-    """Lets batches be copied to their device ahead of time, unless they hold text, which no accelerator holds."""
-    kind, text = get_device_kind(strategy), list_text(plan.features)
-    if text and kind == "TPU":
-        raise ConfigError(
-            f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "
-            "Leave it out; or give `options` with experimental_fetch_to_device=False, and keep it out of "
-            "`strategy.run`."
-        )
-    return tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)

@@ -113,7 +113,17 @@ def _connect_tpu(tpu: str | None) -> tf.distribute.Strategy | None:
     """Connects to the TPU that `tpu` or the environment names or that this machine has; returns None without one."""
     if tpu:
         return _connect(tpu, tpu, f"the TPU {tpu!r} that was asked for")
-    if name := _read_environment():
+    try:
+        # A project and a zone, never used, keep the resolver from asking the metadata server for them.
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(project="-", zone="-")
+    except (JSONDecodeError, AttributeError) as error:
+        raise ConfigError(
+            "TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or unset it."
+        ) from error
+    except ValueError:  # neither `TPU_NAME`, `TPU_CONFIG` nor Kubernetes names one
+        resolver = None
+    # No public attribute has the name without a call to the Cloud API.
+    if resolver is not None and (name := resolver._tpu):
         # The resolver reads the rest (project, zone) from the environment too, so it is not given the name.
         return _connect(name, None, f"the TPU {name!r} that the environment names")
     if tf.config.list_physical_devices("TPU") or tf.config.list_physical_devices("TPU_SYSTEM"):
@@ -124,21 +134,6 @@ def _connect_tpu(tpu: str | None) -> tf.distribute.Strategy | None:
             "This machine seems made for a TPU, but TensorFlow sees none. If there is one, install tensorflow-tpu."
         )
     return None
-
-
-def _read_environment() -> str | None:
-    """Reads the TPU that `TPU_NAME`, `TPU_CONFIG` or Kubernetes names, as TensorFlow's resolver does."""
-    try:
-        # A project and a zone, never used, keep the resolver from asking the metadata server for them.
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(project="-", zone="-")
-    except (JSONDecodeError, AttributeError) as error:
-        raise ConfigError(
-            "TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or unset it."
-        ) from error
-    except ValueError:  # nothing is named
-        return None
-    name: str = resolver._tpu  # no public attribute has it without a call to the Cloud API
-    return name or None
 
 
 def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Strategy:
@@ -192,20 +187,16 @@ def set_precision(precision: Precision = "auto", strategy: tf.distribute.Strateg
     if precision not in ("auto", "float32", "bfloat16"):
         raise ConfigError(f"`precision` must be auto, float32 or bfloat16, got {precision!r}.")
     if precision == "auto":
-        precision = "bfloat16" if _has_bfloat16(strategy or tf.distribute.get_strategy()) else "float32"
+        kind = get_device_kind(strategy or tf.distribute.get_strategy())
+        gpus = tf.config.get_visible_devices("GPU") if kind == "GPU" else []
+        details = map(tf.config.experimental.get_device_details, gpus)
+        are_new = all(gpu.get("compute_capability", (0, 0)) >= _BFLOAT16_CAPABILITY for gpu in details)
+        precision = "bfloat16" if kind != "CPU" and are_new else "float32"
     policy = "mixed_bfloat16" if precision == "bfloat16" else "float32"
     # `tf.keras` and not `keras`: it is the Keras this TensorFlow trains with, be it 3 or the legacy one.
     tf.keras.mixed_precision.set_global_policy(policy)
     logger.info("Keras computes in %s.", policy)
     return policy
-
-
-def _has_bfloat16(strategy: tf.distribute.Strategy) -> bool:
-    kind = get_device_kind(strategy)
-    if kind != "GPU":
-        return kind == "TPU"
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
-    return all(gpu.get("compute_capability", (0, 0)) >= _BFLOAT16_CAPABILITY for gpu in details)
 
 
 def get_device_kind(strategy: tf.distribute.Strategy) -> str:

@@ -63,7 +63,7 @@ def find_indices(key: int, size: int, numbers: IntArray) -> IntArray:
 def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
     """Returns the numbers encrypted by the Feistel network, or decrypted, within 0 to `size` - 1."""
     found: IntArray = numbers.copy()
-    side = square_side(size)
+    side = isqrt(size - 1) + 1  # the smallest whole number whose square is at least `size`
     round_keys = [_mix(key ^ index) for index in range(FEISTEL_ROUNDS)]
     outside = np.ones(numbers.shape, bool)
     # There are a few more pairs than numbers. A result that is too large goes through the network again, until it is
@@ -78,11 +78,6 @@ def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
         found[outside] = left * side + right
         outside = found >= size
     return found
-
-
-def square_side(size: int) -> int:
-    """Returns the smallest whole number whose square is at least `size`."""
-    return isqrt(size - 1) + 1
 
 
 def hash_numbers(key: int, numbers: IntArray) -> IntArray:

@@ -33,7 +33,10 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
     room = [_read_sizes(root / "proc/meminfo").get("MemAvailable", memory_limit_bytes(root))]
     for folder in _group_folders("memory", root):
         if (limit := _memory_limit(folder)) is not None:
-            room.append(limit - _memory_in_use(folder))
+            used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
+            stat = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE))
+            # The usage includes the groups below this one. In version 1 only the entries named `total_` do so too.
+            room.append(limit - used + int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0))
     return max(0, min(room))
 
 
@@ -96,13 +99,6 @@ def _read_sizes(file: Path) -> dict[str, int]:
 def _memory_limit(folder: Path) -> int | None:
     """Returns the memory limit of a control group. No limit is None, or in version 1 a huge number."""
     return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-
-
-def _memory_in_use(folder: Path) -> int:
-    used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
-    stat = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE))
-    # The usage includes the groups below this one. In version 1 only the entries named `total_` do so too.
-    return used - int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
 
 
 # Cores

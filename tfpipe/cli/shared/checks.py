@@ -42,7 +42,11 @@ def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
         check = replace(one, found=name_options(one.found, running), advice=name_options(one.advice, running))
         results.append(check)
         if not as_json:
-            _print_check(check)
+            width = max(shutil.get_terminal_size().columns - _INDENT, 20)
+            texts = [check.found, *([f"→ {check.advice}"] if check.advice else [])]
+            lines = [line for text in texts for line in textwrap.wrap(clean_line(text), width, break_on_hyphens=False)]
+            status = click.style(f"{check.status:9}", **_STYLES.get(check.status, {"dim": True}))
+            click.echo(status + click.style(f"{check.name:14}", bold=True) + f"\n{' ' * _INDENT}".join(lines))
     passed = all(check.status != "failure" for check in results)
     if as_json:
         click.echo(json.dumps({"checks": [asdict(check) for check in results], "ok": passed}))
@@ -52,12 +56,3 @@ def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
         skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
         click.echo(f"{'Ready' if passed else 'Not ready'}: {counts['ok']} ok, {warnings}, {failures}{skipped}.")
     raise SystemExit(0 if passed else 1)
-
-
-def _print_check(check: Check) -> None:
-    """Prints what was found, and below it what to do about it."""
-    width = max(shutil.get_terminal_size().columns - _INDENT, 20)
-    texts = [check.found, *([f"→ {check.advice}"] if check.advice else [])]
-    lines = [line for text in texts for line in textwrap.wrap(clean_line(text), width, break_on_hyphens=False)]
-    status = click.style(f"{check.status:9}", **_STYLES.get(check.status, {"dim": True}))
-    click.echo(status + click.style(f"{check.name:14}", bold=True) + f"\n{' ' * _INDENT}".join(lines))

@@ -3,7 +3,6 @@
 import time
 import unicodedata
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from beam_jobs.runners.base import ShardObserver
@@ -17,14 +16,6 @@ if TYPE_CHECKING:
 
 _LOG_EVERY_S = 10.0
 _RATE_OVER_S = 15.0
-
-
-def find_twins(names: Sequence[str]) -> list[list[str]]:
-    """Groups names that differ only in case, white space or Unicode form; returns one list for each group."""
-    alike = defaultdict[str, list[str]](list)
-    for name in names:
-        alike[unicodedata.normalize("NFC", "".join(name.split()).casefold())].append(name)
-    return [twins for twins in alike.values() if len(twins) > 1]
 
 
 class _JobDisplay(Display):
@@ -71,11 +62,14 @@ class ShardDisplay(_JobDisplay, ShardObserver):
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
         shards = f"{human_count(len(plan.shards), 'shard')} ({splits})"
         self.note(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
-        if twins := find_twins(plan.listing.label_names):
+        alike = defaultdict[str, list[str]](list)
+        for name in plan.listing.label_names:
+            alike[unicodedata.normalize("NFC", "".join(name.split()).casefold())].append(name)
+        if twins := [names for names in alike.values() if len(names) > 1]:
             more = f" There are {len(twins) - 1:,} more such." if len(twins) > 1 else ""
             looks_same = len({unicodedata.normalize("NFC", name) for name in twins[0]}) == 1
-            names = " and ".join(map(ascii if looks_same else repr, twins[0]))
-            self.note(f"Classes {names} differ only in case, white space or Unicode form.{more}")
+            listed = " and ".join(map(ascii if looks_same else repr, twins[0]))
+            self.note(f"Classes {listed} differ only in case, white space or Unicode form.{more}")
 
     def submitted(self, job: "SubmittedJob") -> None:
         """Says where a browser shows the job."""
