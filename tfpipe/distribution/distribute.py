@@ -124,30 +124,24 @@ def steps_per_epoch(
     plan = _make_plan(strategy or tf.distribute.get_strategy(), open_any(data), split, config)
     steps = plan.steps_per_epoch
     if not steps:
-        raise ConfigError(
-            f"The steps of an epoch need the number of records, which is unknown for {plan.source.name}. "
-            "Choose a number of steps yourself."
-        )
+        fault = f"The steps of an epoch need the number of records, which is unknown for {plan.source.name}."
+        raise ConfigError(f"{fault} Choose a number of steps yourself.")
     return steps
 
 
 def _fit_to_remote_tpu(config: PipelineConfig, source: Source) -> PipelineConfig:
     """Returns the config for the hosts of a remote TPU, which run TensorFlow's operations alone, and open the files."""
     if config.order == "exact":
-        raise ConfigError(
-            "`order` exact is made by this program, and the hosts of a remote TPU run TensorFlow's operations alone. "
-            "Use order='throughput', or train on the TPU's own machines."
+        fault = (
+            "`order` exact is made by this program, and the hosts of a remote TPU run TensorFlow's operations alone."
         )
+        raise ConfigError(f"{fault} Use order='throughput', or train on the TPU's own machines.")
     if not is_url(source.files[0]):
-        raise ConfigError(
-            f"The hosts of a remote TPU cannot read files of this machine, got {source.name}. Copy the dataset to "
-            "gs:// and load it from there."
-        )
+        fault = f"The hosts of a remote TPU cannot read files of this machine, got {source.name}."
+        raise ConfigError(f"{fault} Copy the dataset to gs:// and load it from there.")
     if config.cache_dir is not None:
-        raise ConfigError(
-            f"The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` {config.cache_dir!r}. "
-            "Leave it out."
-        )
+        fault = f"The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` {config.cache_dir!r}."
+        raise ConfigError(f"{fault} Leave it out.")
     return replace(config, order="throughput")
 
 

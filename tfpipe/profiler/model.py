@@ -48,9 +48,15 @@ class Demand:
             return float("inf")
         if not self.passes.get(name) or name in self.lock_bound or not (cpu_s and wait_s):
             return self.threads[name] / (cpu_s + wait_s)
-        return _compute_closed_rate(
-            int(self.threads[name]), wait_s, cpu_s, self.cores * cpu_s / sum(self.cpu_s.values())
-        )
+        # Threads wait for an image, and then compute, again and again: mean value analysis of a closed queueing network
+        # (Reiser and Lavenberg, Journal of the ACM 27(2), 1980). The cores are modeled as one core with the speed of
+        # all, plus a delay (Seidmann et al., Large Scale Systems 12, 1987).
+        share_s, rate, queue = cpu_s / (self.cores * cpu_s / sum(self.cpu_s.values())), 0.0, 0.0
+        for count in range(1, max(int(self.threads[name]), 1) + 1):
+            at_cores_s = share_s * (1 + queue)
+            rate = count / (wait_s + max(cpu_s - share_s, 0.0) + at_cores_s)
+            queue = rate * at_cores_s
+        return rate
 
     @property
     def slowest(self) -> str:
@@ -96,17 +102,3 @@ class Demand:
         threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
         wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
         return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
-
-
-def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float) -> float:
-    """Returns the images per second of threads that each wait for an image and then compute, again and again.
-
-    This is mean value analysis of a closed queueing network (Reiser and Lavenberg, Journal of the ACM 27(2), 1980). The
-    cores are modeled as one core with the speed of all, plus a delay (Seidmann et al., Large Scale Systems 12, 1987).
-    """
-    share_s, rate, queue = cpu_s / cores, 0.0, 0.0
-    for count in range(1, max(threads, 1) + 1):
-        at_cores_s = share_s * (1 + queue)
-        rate = count / (wait_s + max(cpu_s - share_s, 0.0) + at_cores_s)
-        queue = rate * at_cores_s
-    return rate

@@ -49,17 +49,14 @@ class Budget:
             value = json.loads(text)
         except RecursionError:
             raise OverBudget(f"it is nested more than {self.depth:,} levels deep") from None
-        if text.count("[") + text.count("{") > self.depth:  # fewer brackets cannot nest deeper
-            self._check_depth(value)
-        return value
-
-    def _check_depth(self, value: Any) -> None:
+        if text.count("[") + text.count("{") <= self.depth:  # fewer brackets cannot nest deeper
+            return value
         level = [value]
         for _ in range(self.depth):
             below = (each.values() if isinstance(each, dict) else each for each in level)
             level = [each for values in below for each in values if isinstance(each, dict | list)]
             if not level:
-                return
+                return value
         raise OverBudget(f"it is nested more than {self.depth:,} levels deep")
 
     def limit(self, file: _File) -> io.BufferedReader:

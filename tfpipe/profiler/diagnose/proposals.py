@@ -48,10 +48,14 @@ _COSTLY = 0.3  # a stage with a larger share of an image's processor time is wor
 def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields all changes that could raise the rate; among fixes that rank the same, this order stays."""
     yield from _overlap(profile)
+    demand, cores, calls = profile.demand, profile.host.cores, profile.config.tf_data.num_parallel_calls
     if not profile.dataset.by_engine:
-        yield from _decode_on_all_cores(profile)
+        if calls and calls < cores:
+            threads = {**demand.threads, **{name: cores for name in _MAPPED_STAGES if name in demand.threads}}
+            wider, changes = replace(demand, threads=threads), {"tf_data.num_parallel_calls": None}
+            yield Fix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, changes)
         yield from _use_engine(profile, bottleneck)
-        if bottleneck.stage == "read" and "read" in profile.demand.threads and profile.config.training:
+        if bottleneck.stage == "read" and "read" in demand.threads and profile.config.training:
             yield from _read_more_files(profile)
     yield from _enlarge_batch(profile)
     yield from _filter_first(profile)
@@ -93,15 +97,6 @@ def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
             Effort.OPTION, "The next batch is made while the accelerator works, instead of after.", profile.demand
         )
         yield replace(fix, changes={"prefetch_batches": None}, max_images_per_second=most, efficiency=1.0)
-
-
-def _decode_on_all_cores(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields the option of the textbook pipeline that lets more threads work."""
-    cores, calls, demand = profile.host.cores, profile.config.tf_data.num_parallel_calls, profile.demand
-    if calls and calls < cores:
-        all_cores = {name: cores for name in _MAPPED_STAGES if name in demand.threads}
-        wider = replace(demand, threads={**demand.threads, **all_cores})
-        yield Fix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"tf_data.num_parallel_calls": None})
 
 
 def _read_more_files(profile: PipelineProfile) -> Iterator[Fix]:

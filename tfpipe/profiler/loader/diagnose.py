@@ -301,20 +301,6 @@ def list_loader_fixes(profile: LoaderProfile, wall: Bottleneck) -> tuple[Fix, ..
     return tuple(fix for _, _, fix in sorted(fixes, key=lambda one: one[:2]))
 
 
-def _get_decoding_share(profile: LoaderProfile) -> float:
-    """Returns the time share of decoding, with its reading, and with other work in the lines of code that decode."""
-    timed = [one for use in profile.makers for one in use.functions]
-    lines = {line for line, activity, _ in timed if activity == "decoding"}
-    functions = {split_line(line) for line in lines}
-    seconds: dict[Activity, float] = defaultdict(float)
-    for line, activity, passed_s in timed:
-        belongs = split_line(line) in functions if activity == "reading" else line in lines
-        seconds[activity] += passed_s if belongs else 0.0
-    decoding = profile.share("decoding")
-    scale = decoding / max(seconds["decoding"], 1e-9)
-    return decoding + sum(min(scale * seconds[name], profile.share(name)) for name in ("reading", "functions"))
-
-
 def _choose_workers(now: Costs, hop_s: float) -> Costs:
     """Returns the costs with the fewest workers that give nearly the best rate."""
     if not now.num_workers:
@@ -416,9 +402,19 @@ def _change_handing(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
 
 
 def _change_work(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Iterator[_Idea]:
-    made_s = now.worker_s + now.stall_s
-    decoding_s, draft_s = made_s * _get_decoding_share(profile), profile.draft_s
-    if draft_s is not None and draft_s < decoding_s and profile.share("decoding") > _LARGE_SHARE:
+    # Decoding goes along with its reading, and with other work in the lines of code that decode.
+    timed = [one for use in profile.makers for one in use.functions]
+    lines = {line for line, activity, _ in timed if activity == "decoding"}
+    functions = {split_line(line) for line in lines}
+    seconds: dict[Activity, float] = defaultdict(float)
+    for line, activity, passed_s in timed:
+        belongs = split_line(line) in functions if activity == "reading" else line in lines
+        seconds[activity] += passed_s if belongs else 0.0
+    made_s, decoding, draft_s = now.worker_s + now.stall_s, profile.share("decoding"), profile.draft_s
+    scale = decoding / max(seconds["decoding"], 1e-9)
+    beside = sum(min(scale * seconds[name], profile.share(name)) for name in ("reading", "functions"))
+    decoding_s = made_s * (decoding + beside)
+    if draft_s is not None and draft_s < decoding_s and decoding > _LARGE_SHARE:
         reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
         change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
         yield now.save(decoding_s - draft_s), change, reason, False

@@ -32,14 +32,8 @@ from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
+from tfpipe.profiler.measure import option_costs
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
-from tfpipe.profiler.measure.option_costs import (
-    count_records,
-    load_images,
-    measure_option_costs,
-    measure_unread,
-    sample_records,
-)
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -168,7 +162,7 @@ class NumpyPipeline:
             return lambda _: function({name: value.copy() for name, value in batch.items()})
         seeded = seed_transform(function)
         assert seeded is not None
-        images = load_images(self._manifest, self._split, self._config, _EXAMPLES)
+        images = option_costs.load_images(self._manifest, self._split, self._config, _EXAMPLES)
         return lambda k: seeded(images[k % len(images)].copy(), k)
 
 
@@ -221,7 +215,7 @@ def profile_pipeline(
         return replace(profile, buffers=find_buffers(profile, pipeline.built, {}))
     observer.phase("Trying stages and options")
     profile, element_bytes = pipeline.time_stages(profile)
-    costs = measure_option_costs(plan.source, config, info.short_side, info.unread_features)
+    costs = option_costs.measure_option_costs(plan.source, config, info.short_side, info.unread_features)
     can_grow = config.batch_size <= _SMALL_BATCH and (plan.source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
     if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
         larger = replace(config, batch_size=LARGE_BATCH)
@@ -340,13 +334,13 @@ def describe_dataset(
     """Returns the properties of a pipeline's data and stages; reads a few records."""
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
-    payloads = sample_records(source, [feature.name for feature in plan.features])
+    payloads = option_costs.sample_records(source, [feature.name for feature in plan.features])
     kept = set(image_schema(labeled=True, boxes=False, box_labels=False).names)  # tfpipe's own features
     if not isinstance(data, Manifest) or data.foreign is not None:
         kept -= {IMAGE_ENCODED, CLASS_LABEL}
-    unread = measure_unread(payloads, kept.union(list_stored_features(plan.source, plan.features)))
+    unread = option_costs.measure_unread(payloads, kept.union(list_stored_features(plan.source, plan.features)))
     unread = {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in source.schema}
-    counted = count_records(source) if source.num_records is None else None
+    counted = option_costs.count_records(source) if source.num_records is None else None
     own = [stage for stage in stages if stage.is_own]
     unpacked_bytes = counted[1] if counted else source.record_bytes
     if source.compression and payloads and not counted:

@@ -20,14 +20,7 @@ import tensorflow as tf
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 from tfpipe.pipeline.steps import CALL_NAME
-from tfpipe.profiler.measure.clocks import (
-    CallTimes,
-    HostTime,
-    Rest,
-    Run,
-    measure_costs_us,
-    run_function,
-)
+from tfpipe.profiler.measure.clocks import CallTimes, HostTime, Rest, Run, measure_costs_us, run_function
 from tfpipe.profiler.types import LARGE_BATCH, PipelineProfile, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
