@@ -74,11 +74,26 @@ def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -
             index = load_index(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
-                records = _check_compressed(reader, report, content, compression, index, progress)
+                unpacked = _unpack_records(reader, report, compression, index)
+                records = ((k, at, size, content and content.check(data)) for k, at, size, data in unpacked)
             else:
-                scanned = scan_content(reader, report, content, index, progress)
+                scanned = scan_content(reader, report, content, index)
                 records = ((item.number, item.offset, item.size, record) for item, record in scanned)
-            _add_records(report, content, records, index)
+            identities, positions, fits_index = bytearray(), [], True
+            for number, offset, size, record in records:
+                if fits_index and index is not None:
+                    fits_index = number < len(index) and index[number, 1] == size
+                if content is not None and record is not None:
+                    _add_record(report, record, content, number, offset)
+                    identities += record.identity
+                    positions.append((number, offset or 0))
+                report.records += 1
+                progress.step(reader.done, report.records, len(report.damaged))
+            report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
+            report.positions = np.array(positions, np.int64).reshape(-1, 2)
+            if not fits_index and not any(damage.kind == "index" for damage in report.damaged):
+                text = "it belongs to another file: records have other sizes"
+                report.damaged.append(Damage(file_names.index_name(job.name), "index", text))
             if job.shard is not None:
                 _compare(report, job.shard, reader)
     except (OSError, FormatError) as error:
@@ -141,57 +156,24 @@ class Tally:
         self._reported = sums
 
 
-def _check_compressed(
-    reader: HashedReader,
-    report: FileReport,
-    content: ContentCheck | None,
-    compression: Compression,
-    index: IndexTable | None,
-    progress: Tally,
-) -> _Records:
-    """Checks a compressed file. Records after a damage are read only if an index tells where they are."""
-    for number, offset, size, payload in _unpack_records(reader, report, compression, index):
-        yield number, offset, size, None if content is None else content.check(payload)
-        report.records += 1
-        progress.step(reader.done, report.records, len(report.damaged))
-
-
-def _add_records(report: FileReport, content: ContentCheck | None, records: _Records, index: IndexTable | None) -> None:
-    """Reads all records, and with `content` adds their damage, counts and hashes to the report.
-
-    An index that does not fit the file is a damage, unless the report has one for this index already.
-    """
-    identities, positions, fits_index = bytearray(), [], True
-    for number, offset, size, record in records:
-        if fits_index and index is not None:
-            fits_index = number < len(index) and index[number, 1] == size
-        if content is not None and record is not None:
-            _add_record(report, record, content, number, offset)
-            identities += record.identity
-            positions.append((number, offset or 0))
-    report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
-    report.positions = np.array(positions, np.int64).reshape(-1, 2)
-    if not fits_index and not any(damage.kind == "index" for damage in report.damaged):
-        text = "it belongs to another file: records have other sizes"
-        report.damaged.append(Damage(file_names.index_name(report.job.name), "index", text))
-
-
 def _unpack_records(
     reader: HashedReader, report: FileReport, compression: Compression, index: IndexTable | None
 ) -> Iterator[tuple[int, int | None, int | None, bytes]]:
-    """Yields number, offset, size and payload of each record of a compressed file; adds its damage to the report."""
+    """Yields number, offset, size and payload of each record of a compressed file; adds its damage to the report.
+
+    Records after a damage are read only if an index tells where they are.
+    """
     name, number = report.job.name, 0
     table: list[list[int]] = [] if index is None else index.tolist()
+    offsets = dict(enumerate(offset for offset, _ in table))
     try:
         records = ((payload, None) for payload in scan_compressed(reader, compression))
         for payload, size in records if index is None else scan_members(reader):
-            yield number, table[number][0] if number < len(table) else None, size, payload
+            yield number, offsets.get(number), size, payload
             number += 1
     except FormatError as error:
         text = str(error).rstrip(".") + ("; what follows cannot be read" if index is None else "")
-        report.damaged.append(
-            Damage(name, "compressed", text, number, table[number][0] if number < len(table) else None)
-        )
+        report.damaged.append(Damage(name, "compressed", text, number, offsets.get(number)))
         for later, (offset, size) in enumerate(table[number + 1 :], start=number + 1):
             try:
                 yield later, offset, size, unpack_member(reader.peek(offset, min(size, MAX_MEMBER_BYTES)))
@@ -214,22 +196,17 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
 
 
 def scan_content(
-    reader: HashedReader, report: FileReport, content: ContentCheck | None, index: IndexTable | None, progress: Tally
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, index: IndexTable | None
 ) -> Iterator[tuple[Intact, Content | None]]:
-    """Yields every record with correct checksums, and its content if checked; adds counts and damage to `report`."""
+    """Yields every record with correct checksums, and its content if checked; adds damage to `report`."""
     for item in scan(reader, index):
-        if isinstance(item, Intact):
-            report.records += 1
-            yield item, None if content is None else _check_content(reader, item, content)
-            progress.step(item.offset + item.size, report.records, len(report.damaged))
-        else:
+        if isinstance(item, Gap):
             report.damaged.append(_describe(report.job.name, reader, item))
-
-
-def _check_content(reader: HashedReader, record: Intact, content: ContentCheck) -> Content:
-    if record.size > MAX_PAYLOAD_BYTES:
-        return Content((("example", f"it has {record.size:,} bytes, more than a protocol buffer can have"),), {})
-    return content.check(reader.payload(record.offset, record.size))
+        elif content is not None and item.size > MAX_PAYLOAD_BYTES:
+            text = f"it has {item.size:,} bytes, more than a protocol buffer can have"
+            yield item, Content((("example", text),), {})
+        else:
+            yield item, None if content is None else content.check(reader.payload(item.offset, item.size))
 
 
 def _describe(name: str, reader: HashedReader, damage: Gap) -> Damage:

@@ -104,7 +104,7 @@ def repair(
             return done
     with staging.open(identity, f"repairs into {output}"):
         content = ContentCheck.from_manifest(manifest, decode=not quick)
-        sized, shared = measure(jobs, source, listing), (content, manifest, staging)
+        sized, shared = measure(jobs), (content, manifest, staging)
         written = run_on_files(WORKERS, repair_shard, sized, shared, workers=workers, observer=observer)
         shards: dict[str, list[WrittenShard]] = {}
         for job, shard in zip(jobs, written, strict=True):
@@ -325,8 +325,10 @@ def _good_records(
         with file_io.open_file(job.path) as file:
             reader, index = HashedReader(file), load_index(job, lost)
             report.bytes = reader.size
-            for item, record in scan_content(reader, report, content, index, progress):
+            for item, record in scan_content(reader, report, content, index):
                 assert record is not None
+                report.records += 1
+                progress.step(item.offset + item.size, report.records, len(lost))
                 is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
                 if index is not None:
                     is_sure = item.number < len(index) and int(index[item.number, 1]) == item.size

@@ -86,9 +86,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         manifest, content = _open_manifest(target, listing, report)
         jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
     shared = (None if options.quick else content,)
-    reports = run_on_files(
-        WORKERS, check_file, measure(jobs, target, listing), shared, workers=options.workers, observer=observer
-    )
+    reports = run_on_files(WORKERS, check_file, measure(jobs), shared, workers=options.workers, observer=observer)
     report.files, report.records = len(jobs), sum(file.records for file in reports)
     report.bytes = sum(file.bytes for file in reports)
     report.checked += reports
@@ -157,11 +155,8 @@ def shard_files(listing: Mapping[str, int]) -> list[str]:
     return sorted(filter(file_names.is_shard_name, listing))
 
 
-def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] | None) -> list[tuple[FileJob, int]]:
+def measure(jobs: Sequence[FileJob]) -> list[tuple[FileJob, int]]:
     """Returns the jobs, each with the bytes of its file, and 0 for one that cannot be read."""
-    jobs = list(jobs)
-    if listing is not None and all(job.path == file_io.join(directory, job.name) for job in jobs):
-        return [(job, listing.get(job.name, 0)) for job in jobs]
     return [(job, max(0, size)) for job, size in zip(jobs, file_io.get_sizes([job.path for job in jobs]), strict=True)]
 
 
@@ -181,12 +176,9 @@ def _open_manifest(
 
 def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:
     """Returns a job for each shard of a directory without a manifest, with its index if it has one."""
-    jobs = []
-    for name in shard_files(listing):
-        index = file_names.index_name(name)
-        path = file_io.join(directory, index) if index in listing else None
-        jobs.append(FileJob(file_io.join(directory, name), name, index=path))
-    return jobs
+    indexes = {name: file_names.index_name(name) for name in shard_files(listing)}
+    paths = {name: file_io.join(directory, index) for name, index in indexes.items() if index in listing}
+    return [FileJob(file_io.join(directory, name), name, index=paths.get(name)) for name in indexes]
 
 
 def _foreign_jobs(target: str) -> list[FileJob]:
