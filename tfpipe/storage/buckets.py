@@ -68,7 +68,6 @@ class Bucket:
 
 def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryConfig = RETRIES) -> Bucket:
     """Opens a bucket, without a request to the store."""
-    check_not_forked(f"{scheme}://{name}")
     limits = {
         "connect_timeout": timedelta(seconds=retries.connect_s),
         "read_timeout": timedelta(seconds=retries.read_s),

@@ -195,16 +195,6 @@ def write_new(path: str, data: bytes) -> bool:
     return local.write_new(path, data)
 
 
-def get_replaceable(url: str) -> object:
-    """Returns the version of an object, for `replace_file`; None if there is no object."""
-    return get_store(url).get_replaceable(url)
-
-
-def replace_file(url: str, data: bytes, expected: object) -> bool:
-    """Writes an object if it still has the version `expected` of `get_replaceable`; returns whether it did."""
-    return get_store(url).replace(url, data, expected)
-
-
 def make_folder(path: str) -> None:
     """Creates a folder and its parents, unless they exist. A bucket needs no folders."""
     if is_url(path):

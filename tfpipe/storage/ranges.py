@@ -49,14 +49,14 @@ class RangeReader:
 
     def announce(self, ranges: Sequence[Range]) -> None:
         """Starts requests for ranges that will be read soon, each up to its `stop`."""
-        self._check_process()
+        check_not_forked(self._urls[0])
         with self._lock:
             asked = sum(self._request(one)[1] for one in ranges)
             self._drop_oldest(asked)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Reads ranges, all at once; new requests fetch up to `stop`. Returns fewer bytes at the end of an object."""
-        self._check_process()
+        check_not_forked(self._urls[0])
         with self._lock:
             found = [self._request(one) for one in ranges]
             requests = [request for request, _ in found]
@@ -105,10 +105,6 @@ class RangeReader:
         while self._unread_bytes > _KEPT_ANNOUNCEMENTS * self._most_bytes:
             oldest = min((each for each in self._requests.values() if each), key=lambda each: each[0].number)
             self._unread_bytes -= oldest.pop(0).unread
-
-    def _check_process(self) -> None:
-        """Refuses a forked process: its copy of the lock may stay locked forever, and it has no threads."""
-        check_not_forked(self._urls[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._urls,)

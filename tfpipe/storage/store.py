@@ -217,12 +217,9 @@ class Store(FileStore):
         """Removes objects of one bucket; one that does not exist is ignored."""
         remaining = iter(urls)
         while chunk := list(islice(remaining, _DELETE_AT_ONCE)):
-            if self._scheme == "gs":  # Google's store removes one object per request
-                with ThreadPoolExecutor(_THREADS) as pool:
-                    for _ in pool.map(self._delete, ([url] for url in chunk)):
-                        pass
-            else:
-                self._delete(chunk)
+            requests = [[url] for url in chunk] if self._scheme == "gs" else [chunk]  # Google's takes one per request
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(self._delete, requests))
 
     def _delete(self, urls: Sequence[str]) -> None:
         import obstore

@@ -21,6 +21,7 @@ from tfpipe.format import file_names
 from tfpipe.format.catalog import Catalog, Entry, Kind
 from tfpipe.format.view import View
 from tfpipe.storage import file_io, local
+from tfpipe.storage.stores import get_store
 from tfpipe.writer.working_folder import WorkingFolder
 from tfpipe.writer.write import WriteFolder
 
@@ -71,7 +72,7 @@ class Change:
                     local.sync_folder(file_io.join(self.directory, folder))
             self.write(file_names.CATALOG, catalog.encode())
             local.sync_folder(self.directory)
-        elif not file_io.replace_file(path, catalog.encode(), self.version):
+        elif not get_store(path).replace(path, catalog.encode(), self.version):
             raise DataError(
                 f"Another process changed {self.directory} meanwhile, so this change is not made. Run the same "
                 "command again."
@@ -102,7 +103,7 @@ def open_change(directory: str) -> Iterator[Change]:
     directory = file_io.resolve_links(directory)
     with _DatasetFolder(directory).lock(f"changes {directory}"):
         path = file_io.join(directory, file_names.CATALOG)
-        version = file_io.get_replaceable(path) if file_io.is_url(path) else None  # asked for before the read
+        version = get_store(path).get_replaceable(path) if file_io.is_url(path) else None  # asked for before the read
         yield Change(load_history(directory), version)
 
 
