@@ -64,14 +64,6 @@ class ShardStats:
         if label is not None:
             self.labels[label] += 1
 
-    def add_several(self, images: Iterable[tuple[str | None, int | None, int | None]], label: int | None) -> None:
-        """Adds the images of one record with several: the format, the height and the width of each."""
-        count = 0
-        for image_format, height, width in images:
-            self.add(image_format, height, width, None if count else label)
-            count += 1
-        self.per_record.add(count)
-
     def add_tensors(self, schema: Schema, features: Mapping[str, Any]) -> list[str]:
         """Adds the tensors of a record that was checked or decoded; returns the features that hold NaN."""
         with_nan = []

@@ -36,10 +36,10 @@ def count_record(
     label = int(label) if isinstance(label, _WHOLE) and label >= 0 else None  # below 0: of no class
     if schema.has_several_images:
         lists = (_list_values(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
-        images = zip(*lists, strict=False)
-        stats.add_several(
-            [(_to_text(kind), _to_count(height), _to_count(width)) for kind, height, width in images], label
-        )
+        images = list(zip(*lists, strict=False))
+        for number, (kind, height, width) in enumerate(images):
+            stats.add(_to_text(kind), _to_count(height), _to_count(width), None if number else label)
+        stats.per_record.add(len(images))
     else:
         kind, height, width = (_get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
         stats.add(_to_text(kind), _to_count(height), _to_count(width), label)

@@ -110,8 +110,7 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
     if isinstance(field, Mask):
         return [keys.MASK]
     if isinstance(field, Label):
-        text = FeatureSpec(keys.CLASS_TEXT, "bytes", (), "name of the class")
-        return [FeatureSpec(keys.CLASS_LABEL, "int64", (), "class, counted from 0"), text]
+        return list(keys.class_schema().features)
     if isinstance(field, Text):
         return [FeatureSpec.make_text(name, field.doc)]
     if isinstance(field, Tensor | Values) and not isinstance(field.shape, Sequence | None):

@@ -42,7 +42,7 @@ class RecordInfo:
     def __init__(self, manifest: Manifest) -> None:
         import pyarrow as pa
 
-        self._columns = _list_columns(manifest)
+        self._columns = list_columns(manifest)
         self._schema = pa.schema([(name, getattr(pa, column.kind)()) for name, column in self._columns.items()])
         self._rows: list[dict[str, Any]] = []
         self._batches: list[Any] = []
@@ -92,11 +92,6 @@ class RecordInfo:
 
         self._batches.append(pa.RecordBatch.from_pylist(self._rows, self._schema))
         self._rows = []
-
-
-def list_columns(manifest: Manifest) -> tuple[str, ...]:
-    """Lists the columns of a dataset's record info. A feature such as `image/height` has a column `height`."""
-    return tuple(_list_columns(manifest))
 
 
 def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
@@ -171,7 +166,8 @@ class _Column(NamedTuple):
     read: Callable[[Mapping[str, Any]], Any]  # from the features of a record; None where it has none
 
 
-def _list_columns(manifest: Manifest) -> dict[str, _Column]:
+def list_columns(manifest: Manifest) -> dict[str, _Column]:
+    """Returns the columns of a dataset's record info by name; a feature such as `image/height` has one called `height`."""
     schema, columns = manifest.schema, {}
     name_key, image_key, label_key = schema.name_key, manifest.image_key, manifest.label_key
     if name_key is not None:
