@@ -74,8 +74,10 @@ def check_file(content: ContentCheck | None, counters: Counters, job: FileJob) -
             index = load_index(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
-                unpacked = _unpack_records(reader, report, compression, index)
-                records = ((k, at, size, content and content.check(data)) for k, at, size, data in unpacked)
+                records = (
+                    (number, offset, size, None if content is None else content.check(payload))
+                    for number, offset, size, payload in _unpack_records(reader, report, compression, index)
+                )
             else:
                 scanned = scan_content(reader, report, content, index)
                 records = ((item.number, item.offset, item.size, record) for item, record in scanned)

@@ -167,7 +167,7 @@ class _Column(NamedTuple):
 
 
 def list_columns(manifest: Manifest) -> dict[str, _Column]:
-    """Returns the columns of a dataset's record info by name; a feature such as `image/height` has one called `height`."""
+    """Returns the columns of record info by name; that of a feature such as `image/height` is called `height`."""
     schema, columns = manifest.schema, {}
     name_key, image_key, label_key = schema.name_key, manifest.image_key, manifest.label_key
     if name_key is not None:

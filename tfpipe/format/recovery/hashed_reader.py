@@ -90,7 +90,7 @@ class HashedReader:
             self._advance(self._stop, 1)
         return self._digest.hexdigest()
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = BUFFER_BYTES) -> bytes:
         """Reads on after the last bytes of this method, at most `BUFFER_BYTES`. Do not mix it with `view`."""
         data = self.view(self._read_to, min(size, self.size - self._read_to, BUFFER_BYTES)).tobytes()
         self._read_to += len(data)
