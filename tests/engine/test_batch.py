@@ -12,7 +12,6 @@ from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tfpipe.engine import batch as engine_batch
-from tfpipe.engine import crops
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -23,7 +22,9 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
+from tfpipe.native.batches import draw_crops
 from tfpipe.readers.base import open_data
+from tfpipe.system.hash_permutation import make_seeds
 
 
 def make_maker(manifest: Manifest, rank: Host | None = None, **options: Any) -> BatchMaker:
@@ -74,8 +75,8 @@ def test_the_device_gets_the_crops_of_a_cache(maker: BatchMaker) -> None:
     first, again = device.make(1, 0), device.make(1, 0)
     numbers = device.plan.list_numbers(1, 0)
     sizes = maker.choose_images(maker.read(1, 0, numbers)).sizes
-    seeds = crops.make_seeds(3, 1, numbers)
-    boxes, flips = crops.draw_boxes(seeds, sizes, (9, 7), AugmentOptions())
+    options = AugmentOptions()
+    boxes, flips = draw_crops(make_seeds(3, 1, numbers), sizes, (9, 7), scale=options.scale, ratio=options.ratio)
     for batch in (first, again):
         corners = np.rint(batch["crop"] * [9, 7, 9, 7]).astype(int)
         assert np.concatenate((corners[:, :2], corners[:, 2:] - corners[:, :2]), axis=1).tolist() == boxes.tolist()

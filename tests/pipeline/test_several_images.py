@@ -13,7 +13,7 @@ import tfpipe
 from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
 from tfpipe import fields
-from tfpipe.engine import crops
+from tfpipe.engine.columns.images import choose_images
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
@@ -22,7 +22,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages import sample_crop_box, sample_flip
 from tfpipe.readers.base import open_data
-from tfpipe.system.hash_permutation import hash_numbers
+from tfpipe.system.hash_permutation import hash_numbers, make_seeds
 
 SIZE = (12, 9)
 STEPS = 4
@@ -66,7 +66,7 @@ def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Itera
             epoch, place = divmod(step, plan.steps_per_epoch or 1)
             for number in plan.order.list_numbers(epoch, place).tolist():
                 name = int(reader[number]["caption"][0].split()[1])
-                yield Row(name, crops.make_seeds(config.seed, epoch, np.array([number]))[0])
+                yield Row(name, make_seeds(config.seed, epoch, np.array([number]))[0])
 
 
 def choose_slowly(seed: np.ndarray, count: int, number: int) -> list[int]:
@@ -96,15 +96,13 @@ def test_images_are_drawn_among_as_many_as_a_record_has(some: tfpipe.Manifest) -
     assert len(drawn) > 8  # other ones in other records
 
 
-def test_each_choice_is_as_likely_and_each_image_has_its_own_seed() -> None:
+def test_each_choice_is_as_likely() -> None:
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (3000, 2)).astype(np.int32)
-    chosen = crops.choose_images(seeds, np.full(3000, 4), 2, 5)
+    chosen = choose_images(seeds, np.full(3000, 4), 2, 5)
     assert chosen[:20].tolist() == [choose_slowly(seed, 4, 2) for seed in seeds[:20]]
     pairs, counts = np.unique(chosen, axis=0, return_counts=True)
     assert pairs.tolist() == [[a, b] for a in range(4) for b in range(a + 1, 4)]
     assert (abs(counts - 500) < 110).all()  # five standard deviations
-    alike = crops.make_image_seeds(seeds, np.tile(np.arange(5), (3000, 1)))
-    assert len(np.unique(alike.reshape(-1, 2), axis=0)) == 3000 * 5
 
 
 def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -> None:

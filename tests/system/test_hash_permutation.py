@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 
 from tests.engine.test_order import chi_square
-from tfpipe.system import hash_permutation
-from tfpipe.system.hash_permutation import find_indices, hashes, key_of, permute
+from tfpipe.system.hash_permutation import GAMMA, find_indices, hash_numbers, key_of, permute
 
 
 def test_the_hash_is_splitmix64():
     published = [  # of the state 1234567
         *(6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
     ]
-    assert hashes(1234567, 5).tolist() == published
-    assert hash_permutation._mix(1234567) == published[0]
-    assert [hash_permutation._mix(key) for key in (0, 2**64 - 1)] == [int(hashes(key, 1)[0]) for key in (0, 2**64 - 1)]
+    assert [key_of(1234567 + k * GAMMA) for k in range(5)] == published
+    assert hash_numbers(1234567, np.arange(1, 6)).tolist() == [number >> 1 for number in published]
+    assert [key_of(key) >> 1 for key in (0, 2**64 - 1)] == [hash_numbers(key, np.ones(1))[0] for key in (0, 2**64 - 1)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 1024, 1025, 5000])

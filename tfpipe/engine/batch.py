@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine import crops
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import BytesCache, DecodedCache, choose_kept
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
@@ -27,6 +26,8 @@ from tfpipe.engine.columns.images import (
     DTYPES,
     Decoding,
     EncodedImages,
+    center_boxes,
+    choose_images,
     decode_images,
     make_masks,
     make_whole_boxes,
@@ -43,9 +44,10 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.native.batches import draw_crops
 from tfpipe.storage.file_io import is_url
 from tfpipe.system.fork_lock import ForkLock
-from tfpipe.system.hash_permutation import IntArray
+from tfpipe.system.hash_permutation import IntArray, make_seeds
 
 Batch = dict[str, Any]
 """The parts of a batch by their names."""
@@ -58,6 +60,7 @@ STEPS_AHEAD = 2
 
 _MOST_BLOCK_STEPS, _MOST_BLOCK_BYTES = 64, 2**30  # the most that an object store is asked for at once
 _MEMORY_FACTOR = 1.5  # of a batch's mean size: pages that are never written take no memory
+_IMAGE_STEP = 0x9E3779B1  # odd, so that each image of a record changes its seed in another way
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -318,18 +321,20 @@ class BatchMaker(Maker):
         config = self.plan.config
         seeds = np.zeros((len(sizes), 2), np.int32)
         if (config.training and config.augment != "none") or self._transform is not None:
-            seeds = crops.make_seeds(config.seed, epoch, numbers)
-            if indices is not None:
-                seeds = crops.make_image_seeds(seeds, indices).reshape(-1, 2)
+            seeds = make_seeds(config.seed, epoch, numbers)
+            if indices is not None:  # image 0 has the record's seed
+                words = (indices.astype(np.uint64) * np.uint64(_IMAGE_STEP)).astype(np.uint32).view(np.int32)
+                seeds = (seeds[:, None] ^ np.stack((words, np.zeros_like(words)), axis=-1)).reshape(-1, 2)
         extents = sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
         options = config.augment_options
         flips = np.zeros(len(sizes), np.bool_)
         if config.augment == "none":
             boxes = make_whole_boxes(extents)
         elif config.training:
-            boxes, flips = crops.draw_boxes(seeds, sizes, squeezed, options)
+            boxes, drawn = draw_crops(seeds, sizes, squeezed, scale=options.scale, ratio=options.ratio)
+            flips = drawn if options.flip else flips
         else:
-            boxes = crops.center_boxes(sizes, extents, config.size, options.crop_fraction)
+            boxes = center_boxes(sizes, extents, config.size, options.crop_fraction)
         flat = None if indices is None else indices.reshape(-1)
         return EncodedImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
@@ -402,8 +407,8 @@ class BatchMaker(Maker):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
         indices = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
         if self.plan.config.training and self.plan.num_images is not None and chosen < most:
-            seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
-            indices = crops.choose_images(seeds, column.counts, chosen, most)
+            seeds = make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
+            indices = choose_images(seeds, column.counts, chosen, most)
         images = (column.firsts[:, None] + indices).reshape(-1)
         return column.choose(images, np.full(len(column.counts), chosen)), indices
 

@@ -84,27 +84,27 @@ def decode(
 
 def draw_crops(
     seeds: Any,  # int32 [n, 2]
-    sizes: Any,  # int32 [n, 2]
-    boxes: Any,  # int32 [n, 4]
-    flips: Any,  # uint8 or bool [n]
+    sizes: Any,  # [n, 2]: height and width of each original
+    stored: tuple[int, int] | None = None,
     *,
     scale: Sequence[float],
     ratio: Sequence[float],
-    stored: Sequence[int] = (0, 0),
-) -> None:
-    """Draws random resized crops and flips into `boxes` and `flips`, as tfpipe's pipelines do for the same seeds.
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Draws random resized crops, int32 [n, 4], and whether to mirror each, bool [n], by all images' seeds.
 
-    `sizes` are heights and widths of the originals. If `stored` is given, the images were squeezed to this height and
-    width, and crops are in its pixels. `scale` is the range of a crop's share of the area, `ratio` of width / height.
+    If `stored` is given, the images were squeezed to this height and width, and crops are in its pixels. `scale` is the
+    range of a crop's share of the area, `ratio` of width / height.
     """
-    count = len(memoryview(seeds))
+    boxes, flips = np.empty((len(seeds), 4), np.int32), np.empty(len(seeds), np.bool_)
+    count, tables = len(seeds), [np.array(table, np.int32, order="C") for table in (seeds, sizes)]
     result = library.load().tfpipe_draw_crops(
-        get_memory(seeds, "seeds", (count, 2), 4),
-        get_memory(sizes, "sizes", (count, 2), 4),
+        get_memory(tables[0], "seeds", (count, 2), 4),
+        get_memory(tables[1], "sizes", (count, 2), 4),
         count,
-        ctypes.byref(_Crops(*scale, *ratio, (*stored,))),
+        ctypes.byref(_Crops(*scale, *ratio, stored or (0, 0))),
         get_memory(boxes, "boxes", (count, 4), 4),
         get_memory(flips, "flips", (count,), 1),
     )
     if result != OK:
         raise ValueError("Image height and width must be positive.")
+    return boxes, flips

@@ -4,7 +4,7 @@ JPEGs are cropped while they are decoded. Only if a split has several formats, o
 record's first bytes must be tested (7 us).
 
 A crop box is an int32 of shape [4]: y, x, height, width in pixels of the stored image. The box and the flip are
-functions of a seed, as in `tfpipe.engine.crops`.
+functions of a seed, as in `tfpipe.native.batches`.
 """
 
 from __future__ import annotations

@@ -25,19 +25,28 @@ LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT, WEIGHTS, SAMPLE = 1, 2, 4, 
 def key_of(*numbers: int) -> int:
     """Hashes several numbers to a key of 64 bits. A change of any number changes the key."""
     key = 0
-    for number in numbers:
-        key = _mix(key ^ (number & _MASK))
+    for number in numbers:  # as `_mix_array` does, without NumPy, which takes ten times as long for a single number
+        z = ((key ^ number) + GAMMA) & _MASK
+        for shift, factor in ROUNDS:
+            z = (z ^ (z >> shift)) * factor & _MASK
+        key = z ^ (z >> 31)
     return key
 
 
-def extend_keys(key: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
-    """Returns the key of the numbers that made `key` and one more, for each of an array: uint64 of its shape."""
-    return _mix_array((numbers.astype(np.uint64) ^ np.uint64(key)) + np.uint64(GAMMA))
+def make_seeds(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.int32]:
+    """Makes the seed of each record in an epoch, int32 [n, 2]: the key of the seed, the epoch and the number."""
+    keys = _mix_array((numbers.astype(np.uint64) ^ np.uint64(key_of(EXAMPLE, seed, epoch))) + np.uint64(GAMMA))
+    seeds: npt.NDArray[np.int32] = keys.astype("<u8").view("<i4").astype(np.int32).reshape(-1, 2)
+    return seeds
 
 
 def permutation(key: int, size: int) -> IntArray:
-    """Returns the numbers from 0 to `size` - 1 in the order of their hashes: int64 [size]."""
-    return np.asarray(np.argsort(hashes(key, size), kind="stable"), np.int64)
+    """Returns the numbers from 0 to `size` - 1 in the order of their hashes: int64 [size].
+
+    The hashes are the first outputs of SplitMix64 from the state `key`. Arithmetic of unsigned arrays wraps.
+    """
+    hashes = _mix_array(np.arange(1, size + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(key))
+    return np.asarray(np.argsort(hashes, kind="stable"), np.int64)
 
 
 def permute(key: int, size: int, indices: IntArray) -> IntArray:
@@ -64,7 +73,7 @@ def _walk(key: int, size: int, numbers: IntArray, is_inverse: bool) -> IntArray:
     """Returns the numbers encrypted by the Feistel network, or decrypted, within 0 to `size` - 1."""
     found: IntArray = numbers.copy()
     side = isqrt(size - 1) + 1  # the smallest whole number whose square is at least `size`
-    round_keys = [_mix(key ^ index) for index in range(FEISTEL_ROUNDS)]
+    round_keys = [key_of(key ^ index) for index in range(FEISTEL_ROUNDS)]
     outside = np.ones(numbers.shape, bool)
     # There are a few more pairs than numbers. A result that is too large goes through the network again, until it is
     # small enough ("cycle walking"): the mapping stays a bijection.
@@ -86,21 +95,8 @@ def hash_numbers(key: int, numbers: IntArray) -> IntArray:
     return np.asarray(mixed >> np.uint64(1), np.int64)
 
 
-def hashes(key: int, size: int) -> npt.NDArray[np.uint64]:
-    """Returns the first `size` outputs of SplitMix64 from the state `key`. Arithmetic of unsigned arrays wraps."""
-    return _mix_array(np.arange(1, size + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(key))
-
-
 def _mix_array(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Mixes bits by the finishing rounds of SplitMix64."""
     for shift, factor in ROUNDS:
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _mix(state: int) -> int:
-    """Returns `hashes(state, 1)[0]` without NumPy, which is ten times as fast for a single number."""
-    z = (state + GAMMA) & _MASK
-    for shift, factor in ROUNDS:
-        z = (z ^ (z >> shift)) * factor & _MASK
-    return z ^ (z >> 31)

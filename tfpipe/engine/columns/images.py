@@ -21,11 +21,13 @@ from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.errors import BadImage
 from tfpipe.native import antialias, batches
-from tfpipe.system.hash_permutation import IntArray
+from tfpipe.system.hash_permutation import IntArray, hash_numbers
 
 DTYPES: dict[str, Any] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
 """The NumPy type of each `image_dtype`. NumPy has no bfloat16, so its values are held as their bits."""
 
+_CHOICE_KEY = 0x13198A2E03707344  # digits of pi
+_HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
 _MOST_RATIO = 8
 _MAX_SIDE = 2**31 - 1
 
@@ -121,6 +123,28 @@ def measure_headers(column: Column) -> IntArray:
             raise BadRecord(row, f"its image cannot be used, {error}") from None
         sizes[image] = header.height, header.width
     return sizes
+
+
+def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most: int) -> IntArray:
+    """Draws `number` of the up to `most` images of each record: their indices, ascending, int64 [n, number]."""
+    drawn = hash_numbers(_CHOICE_KEY, seeds.view(np.int64) + np.arange(most))
+    drawn[np.arange(most) >= counts[:, None]] = 2**63 - 1
+    return np.sort(np.argsort(drawn, axis=1, kind="stable")[:, :number], axis=1)
+
+
+def center_boxes(
+    sizes: IntArray, stored: IntArray, out_size: tuple[int, int], crop_fraction: float
+) -> NDArray[np.int32]:
+    """Computes the crop boxes of evaluation: what resizing the short side and then cropping the center would show.
+
+    In an original, of these `sizes`, a box has the output's aspect ratio, and `crop_fraction` of the side of the
+    largest such box. Its size is rounded, halves up; its corner is rounded to the top left.
+    """
+    units = sizes / np.array(out_size, np.float64)
+    shares = units.min(axis=1, keepdims=True) / units * crop_fraction
+    # The margin is far above the rounding error, which differs in a served model, so halves always go up.
+    extents = np.clip(np.floor(shares * stored + (0.5 + _HALF_MARGIN)).astype(np.int64), 1, stored)
+    return np.concatenate(((stored - extents) // 2, extents), axis=1).astype(np.int32)
 
 
 def decode_images(

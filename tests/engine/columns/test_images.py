@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.engine import crops
+from tfpipe.engine.columns.images import center_boxes
 from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.native.batches import draw_crops
 from tfpipe.pipeline.stages import center_crop_box, sample_crop_box, sample_flip
+from tfpipe.system.hash_permutation import make_seeds
 
 SEED = 20261121
 COUNT = 600
@@ -46,7 +48,7 @@ def test_windows_are_those_of_the_pipeline(options: AugmentOptions, stored: tupl
         return sample_crop_box(seed, tf.unstack(original), stored, options)
 
     expected = in_graph(draw, (seeds, originals), tf.int32)
-    windows, _ = crops.draw_boxes(seeds, originals, stored, options)
+    windows, _ = draw_crops(seeds, originals, stored, scale=options.scale, ratio=options.ratio)
     assert windows.tolist() == expected.tolist()
     assert (windows[:, 2:] >= 1).all()
 
@@ -61,25 +63,21 @@ def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
 
     expected = in_graph(center, (originals, stored), tf.int32)
     sizes, extents = np.array(originals, np.int64), np.array(stored if squeezed else originals, np.int64)
-    assert crops.center_boxes(sizes, extents, (224, 192), 0.875).tolist() == expected.tolist()
-    (wide, squeezed_wide) = crops.center_boxes(
-        np.array([[256, 512]] * 2), np.array([[256, 512], [256, 256]]), (9, 9), 0.875
-    )
+    assert center_boxes(sizes, extents, (224, 192), 0.875).tolist() == expected.tolist()
+    (wide, squeezed_wide) = center_boxes(np.array([[256, 512]] * 2), np.array([[256, 512], [256, 256]]), (9, 9), 0.875)
     assert (wide.tolist(), squeezed_wide.tolist()) == ([16, 144, 224, 224], [16, 72, 224, 112])
 
 
 def test_flips_are_those_of_the_pipeline() -> None:
     seeds = drawn()[0]
     expected = in_graph(sample_flip, seeds, tf.bool)
-    sizes = np.full((COUNT, 2), 9)
-    assert crops.draw_boxes(seeds, sizes, None, AugmentOptions())[1].tolist() == expected.tolist()
-    assert not crops.draw_boxes(seeds, sizes, None, AugmentOptions(flip=False))[1].any()
+    assert draw_crops(seeds, np.full((COUNT, 2), 9), scale=(0.1, 1), ratio=(1, 1))[1].tolist() == expected.tolist()
     assert 0.4 < expected.mean() < 0.6
 
 
 def test_an_image_without_a_pixel_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^Image height and width must be positive\.$"):
-        crops.draw_boxes(np.zeros((1, 2), np.int32), np.array([[0, 5]]), None, AugmentOptions())
+        draw_crops(np.zeros((1, 2)), [[0, 5]], scale=(0.1, 1), ratio=(1, 1))
 
 
 LAST = [[-2028599962, -1654217683], [-1998279288, 1073243213], [-1244060082, -312543455], [-629983102, 303794963]]
@@ -96,4 +94,4 @@ LAST = [[-2028599962, -1654217683], [-1998279288, 1073243213], [-1244060082, -31
 )
 def test_seeds_stay_the_same(seed: int, expected: list[list[int]]) -> None:
     """Another value here would change every crop of every run."""
-    assert crops.make_seeds(seed, 5, np.array([0, 1, 2**40 + 3, 17], np.int64)).tolist() == expected
+    assert make_seeds(seed, 5, np.array([0, 1, 2**40 + 3, 17], np.int64)).tolist() == expected
