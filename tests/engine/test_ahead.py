@@ -42,13 +42,13 @@ def test_steps_in_a_row_are_the_steps_one_by_one(maker: BatchMaker, threads: int
 
 
 def test_records_of_two_steps_are_read_at_once(maker: BatchMaker, monkeypatch) -> None:
-    read_block, both = RecordReader.read_block, threading.Barrier(2, timeout=10)
+    read_block, both = maker._read_block, threading.Barrier(2, timeout=10)
 
-    def meet(self: RecordReader, *numbers: Any, **options: Any) -> Any:
+    def meet(*arguments: Any) -> Any:
         both.wait()
-        return read_block(self, *numbers, **options)
+        return read_block(*arguments)
 
-    monkeypatch.setattr(RecordReader, "read_block", meet)
+    monkeypatch.setattr(maker, "_read_block", meet)
     assert len(list(make_ahead(maker, ((0, step) for step in (0, 1, 2, 0)), 1))) == 4
 
 

@@ -96,7 +96,7 @@ def test_the_clocks_run(maker: BatchMaker) -> None:
 def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch) -> None:
     """Reading waits for 50 ms, and parsing computes for 50 ms."""
 
-    def read_slowly(numbers: Any, memory: Any, **_: Any) -> Any:
+    def read_slowly(numbers: Any, memory: Any) -> Any:
         time.sleep(0.05)
         return read(numbers, memory)
 
@@ -106,8 +106,8 @@ def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch) -> No
             pass
         return parse(*arguments)
 
-    read, parse = maker.reader.read_block, engine_batch.parse_columns
-    monkeypatch.setattr(maker.reader, "read_block", read_slowly)
+    read, parse = maker._read_block, engine_batch.parse_columns
+    monkeypatch.setattr(maker, "_read_block", read_slowly)
     monkeypatch.setattr(engine_batch, "parse_columns", parse_slowly)
     maker.read(0, 0)
     times = maker.clocks.read()

@@ -295,7 +295,7 @@ def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path:
 
 
 def get_path(source: Manifest, config: PipelineConfig) -> str:
-    return open_cache_file(plan_batches(Source.from_manifest(source, "train"), config), source, "train").path
+    return open_cache_file(plan_batches(Source.from_manifest(source, "train"), config)).path
 
 
 def test_other_content_is_another_file(source: Manifest, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from tfpipe.engine.columns.images import (
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.features import list_stored_features
-from tfpipe.engine.parse import BadRecord, Column, RecordBlock, join_columns, parse_columns
+from tfpipe.engine.parse import BadRecord, Column, ReadBlock, RecordBlock, join_columns, parse_columns
 from tfpipe.engine.plan import AnyPlan, BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -178,14 +178,16 @@ class BatchMaker(Maker):
         raw_size = (self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None
         self.decoding = Decoding(self.form, raw_size, plan.image_size, config.image_dtype, config.augment_options)
         self._cache: BytesCache | DecodedCache | CacheFile | None = None
+        self._read_block: ReadBlock = partial(self.reader.read_block, lacks=config.max_bad_records > 0)
         self._open_cache()
 
     def _open_cache(self) -> None:
         """Opens the cache of stored records, if the config asks for one."""
-        if self.plan.config.cache == "bytes" and self.plan.config.cache_dir is not None:
-            self._cache = open_cache_file(self.plan, self.manifest, self.split)
-        elif self.plan.config.cache == "bytes":
-            self._cache = BytesCache(choose_kept(self.plan, self.reader))
+        plan = self.plan
+        if plan.config.cache == "bytes":
+            is_file = plan.config.cache_dir is not None
+            cache = open_cache_file(plan) if is_file else BytesCache(choose_kept(plan, self.reader))
+            self._cache, self._read_block = cache, partial(cache.read_block, read=self._read_block)
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for the records of the next batch; an object store, in the same requests, also for `soon`."""
@@ -210,51 +212,42 @@ class BatchMaker(Maker):
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
             # One buffer for all records, so that they are read at once; if it is too small, a larger one is made.
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
-            block, numbers = self._read(asked & RECORD_MASK, memory)
+            numbers = asked & RECORD_MASK
+            block = self._read_block(numbers, memory)
+            if not block.whole.all():  # else a damaged record is an error
+                block, numbers = self._replace_bad(block, numbers, memory)
         with self.clocks.measure("parse"), self.naming(numbers):
             columns = parse_columns(block, self.kinds)
         return StoredBatch(epoch, asked, numbers, columns)
 
-    def _read(self, numbers: IntArray, memory: NDArray[np.uint8]) -> tuple[RecordBlock, IntArray]:
-        """Reads records, through the cache of stored records if there is one; returns also their numbers.
-
-        With `max_bad_records`, others stand in place of damaged ones.
-        """
-        asked, lacks = numbers, self.plan.config.max_bad_records > 0
-        read = partial(self.reader.read_block, lacks=lacks)
-        if self.plan.config.cache == "bytes":
-            assert isinstance(self._cache, BytesCache | CacheFile)
-            read = partial(self._cache.read_block, read=read)
+    def _replace_bad(
+        self, block: RecordBlock, numbers: IntArray, memory: NDArray[np.uint8]
+    ) -> tuple[RecordBlock, IntArray]:
+        """Puts others in place of damaged records, and returns their numbers too; logs each damaged one once."""
+        first, most, total = numbers[0], self.plan.config.max_bad_records, self.plan.source.num_records or 0
         while True:
-            block = read(numbers, memory)
-            if not lacks or block.whole.all():
-                return block, numbers
             good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
-            self._leave_out(numbers[bad])
-            if len(good):
-                rows = np.arange(len(numbers))
-                rows[bad] = np.resize(good, len(bad))
-                return block.choose(rows), numbers[rows]
-            total = self.plan.source.num_records or 0
-            if len(self.bad_records) >= total:
-                what = "it and all other records are damaged or cannot be read"
-                raise FormatError(f"Record {asked[0]} of {self.split!r}: {what}.")
-            numbers = (numbers + 1) % total  # try the record after each
-
-    def _leave_out(self, numbers: IntArray) -> None:
-        """Counts damaged records and logs each once; raises DataError for more than `max_bad_records`."""
-        most = self.plan.config.max_bad_records
-        for number in numbers.tolist():
-            with _COUNTING:
-                is_new = number not in self.bad_records
-                self.bad_records.add(number)
-            if is_new:
+            for number in numbers[bad].tolist():
+                with _COUNTING:
+                    is_new = number not in self.bad_records
+                    self.bad_records.add(number)
+                if not is_new:
+                    continue
                 record, count = self.reader.describe(number), len(self.bad_records)
                 if count > most:
                     raise DataError(
                         f"At most {most} bad records may be left out (`max_bad_records`); one more is {record}."
                     )
                 _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", record, count)
+            if len(good):
+                rows = np.arange(len(numbers))
+                rows[bad] = np.resize(good, len(bad))
+                return block.choose(rows), numbers[rows]
+            if len(self.bad_records) >= total:
+                what = "it and all other records are damaged or cannot be read"
+                raise FormatError(f"Record {first} of {self.split!r}: {what}.")
+            numbers = (numbers + 1) % total  # try the record after each
+            block = self._read_block(numbers, memory)
 
     def decode(
         self,
@@ -276,7 +269,17 @@ class BatchMaker(Maker):
             if self.plan.source.has_images:
                 with self.clocks.measure("batch"):
                     images = self.choose_images(stored)
-                batch["image"] = self._make_images(images, threads, out, rows)
+                count, per_record = len(images.boxes), self.plan.num_images
+                if self._transform is not None:
+                    batch["image"] = run_in_threads(partial(self._transform_image, images), range(count), threads)
+                else:
+                    if out is None:
+                        out = self.allocate_images(self.plan.batch_size)
+                        out[count:] = 0
+                    with self.clocks.measure("decode"):
+                        to = out if rows is not None else out[:count]
+                        decode_images(self.leave_to_device(images), to, rows, self.decoding, threads)
+                    batch["image"] = out if per_record is None else out.reshape(-1, per_record, *out.shape[1:])
             batch |= self.make_others(stored, images, filled)
         return batch
 
@@ -387,9 +390,7 @@ class BatchMaker(Maker):
 
     def make_example_image(self) -> Any:
         """Returns the split's first image after the transform."""
-        stored = self.read(0, 0, np.zeros(1, np.int64))
-        with self.naming(stored.numbers):
-            return self._make_images(self.choose_images(stored), 1, None, None)[0]
+        return self.decode(self.read(0, 0, np.zeros(1, np.int64)), filled=0)["image"][0]
 
     @contextmanager
     def naming(self, numbers: IntArray) -> Iterator[None]:
@@ -411,21 +412,6 @@ class BatchMaker(Maker):
             indices = choose_images(seeds, column.counts, chosen, most)
         images = (column.firsts[:, None] + indices).reshape(-1)
         return column.choose(images, np.full(len(column.counts), chosen)), indices
-
-    def _make_images(self, images: EncodedImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
-        """Decodes images into an array of all rows, or into the list of the transform's results."""
-        if self._transform is not None:
-            if threads == 1:
-                return [self._transform_image(images, image) for image in range(len(images))]
-            return run_in_threads(partial(self._transform_image, images), range(len(images)), threads)
-        per_record = images.per_record
-        if out is None:
-            out = self.allocate_images(self.plan.batch_size)
-            out[len(images) :] = 0
-        decoded = self.leave_to_device(images)
-        with self.clocks.measure("decode"):
-            decode_images(decoded, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
-        return out if self.plan.num_images is None else out.reshape(-1, per_record, *out.shape[1:])
 
     def _transform_image(self, images: EncodedImages, image: int) -> Any:
         from tfpipe.images.decode import decode_pixels, make_image

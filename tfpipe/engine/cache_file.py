@@ -33,7 +33,6 @@ from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import ReadBlock, RecordBlock, read_missing, take_memory
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame_record
 from tfpipe.native.records import read_records
 from tfpipe.storage import file_io
@@ -241,10 +240,13 @@ class CacheFile:
             self._damaged -= entries.keys()
 
 
-def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFile:
-    """Opens the cache file of a split, and creates it if it does not exist."""
+def open_cache_file(plan: BatchPlan) -> CacheFile:
+    """Opens the cache file of a plan's split, and creates it if it does not exist."""
+    config, manifest, split = plan.config, plan.source.manifest, plan.source.split
+    assert manifest is not None
+    assert split is not None
     manifest = manifest.keep_columns(list_stored_features(plan.source, plan.features))
-    config, info = plan.config, manifest.splits[split]
+    info = manifest.splits[split]
     hashed: list[object] = [_VERSION, manifest.fingerprint, split, config.cache]
     hashed.append([(shard.records, shard.sha256) for shard in info.shards])
     hashed.append([column.splits[split].fingerprint for column in manifest.columns])
@@ -285,8 +287,6 @@ def open_cache_file(plan: BatchPlan, manifest: Manifest, split: str) -> CacheFil
 
 def is_filled(plan: BatchPlan) -> bool:
     """Returns whether a plan has a cache file, and the file holds all of the plan's records."""
-    manifest, split = plan.source.manifest, plan.source.split
-    if plan.config.cache_dir is None or manifest is None or split is None:
+    if plan.config.cache_dir is None or plan.source.manifest is None:
         return False
-    cache = open_cache_file(plan, manifest, split)
-    return bool(cache.find(np.arange(plan.source.num_records or 0)).all())
+    return bool(open_cache_file(plan).find(np.arange(plan.source.num_records or 0)).all())

@@ -129,7 +129,7 @@ class FileCachingMaker(BatchMaker):
         plan, source = self.plan, self.plan.source
         assert source.image_key is not None
         self._image_key = source.image_key
-        self._cache: CacheFile = open_cache_file(plan, self.manifest, self.split)
+        self._cache: CacheFile = open_cache_file(plan)
         # The file has all features, so that it serves a config with other `extra_features` too.
         self.kinds = {spec.name: spec.dtype for spec in self.manifest.schema.features} | self.kinds
         self._masks = [spec.name for spec in source.schema.masks if spec.name in self.kinds]

@@ -69,7 +69,10 @@ def read_cpu_s() -> float:
 
 
 def run_in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> list[_Result]:
-    """Calls a function for each item in several threads, whose processor time counts as the calling thread's."""
+    """Calls a function for each item, in threads whose processor time counts as the calling thread's."""
+    items = list(items)
+    if threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
 
     def work_timed(item: _Item) -> tuple[_Result, float]:
         begin_s = time.thread_time()

@@ -45,9 +45,6 @@ class EncodedImages:
     boxes: NDArray[np.int32]  # y, x, height and width of each crop in pixels of the stored image, int32 [images, 4]
     flips: NDArray[np.bool_]  # whether to mirror left to right, bool [images]
 
-    def __len__(self) -> int:
-        return len(self.boxes)
-
     def make_whole(self) -> EncodedImages:
         """Returns the images without their crops and flips."""
         return replace(self, boxes=make_whole_boxes(self.extents), flips=np.zeros_like(self.flips))
@@ -154,7 +151,7 @@ def decode_images(
 
     With one thread the calling thread decodes. An image that is damaged, or too large, raises a `BadRecord`.
     """
-    left, column = list(range(len(images))), images.column
+    left, column = list(range(len(images.boxes))), images.column
     if not decoding.options.antialias:  # the native library decodes the images that it supports
         assert column.memory is not None
         spans, size = np.array(column.values), decoding.raw_size
@@ -164,7 +161,7 @@ def decode_images(
             images.boxes,
             images.flips,
             out,
-            sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images), 1)),
+            sizes=None if size is None else np.tile(np.array(size, np.int32), (len(images.boxes), 1)),
             **decoding.scaling,
             max_ratio=1 if decoding.options.dct_scaling is False else _MOST_RATIO,
             threads=threads,
@@ -176,11 +173,8 @@ def decode_images(
     def decode_one(image: int) -> None:
         _decode_one(images, image, out[image if rows is None else rows[image]], decoding)
 
-    if threads > 1 and len(left) > 1:
+    if left:
         run_in_threads(decode_one, left, threads)
-        return
-    for image in left:
-        decode_one(image)
 
 
 def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
