@@ -19,7 +19,8 @@ _LEAST_BYTES = 1 << 20  # the C library itself reuses smaller blocks
 _MOST_BLOCKS = 3  # unused blocks that are kept: more are rarely free at once
 _ALIGNMENT = 64  # bytes: TensorFlow and JAX copy arrays of a smaller alignment
 
-_unused: deque[NDArray[np.uint8]] = deque()  # its methods are safe from any thread, also within a garbage collection
+# Its methods are safe from any thread, also within a garbage collection. A block too many drops the oldest one.
+_unused: deque[NDArray[np.uint8]] = deque(maxlen=_MOST_BLOCKS)
 
 
 def allocate(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
@@ -40,12 +41,5 @@ def allocate(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     begin = -memory.ctypes.data % _ALIGNMENT
     array: NDArray[Any] = np.frombuffer(memory.data[begin : begin + num_bytes], dtype)
     if is_large:
-        weakref.finalize(array, _give_back, memory).atexit = False
+        weakref.finalize(array, _unused.append, memory).atexit = False
     return array.reshape(shape)
-
-
-def _give_back(memory: NDArray[np.uint8]) -> None:
-    _unused.append(memory)
-    while len(_unused) > _MOST_BLOCKS:
-        with suppress(IndexError):  # another thread was faster
-            _unused.popleft()

@@ -30,7 +30,7 @@ class Examples(NamedTuple):
 class _Examples(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_size_t) for name in ("num_keys", "num_features", "num_texts", "num_ints", "num_floats")),
-        *((name, ctypes.c_void_p) for name in ("keys", "features", "texts", "ints", "floats")),
+        ("addresses", ctypes.c_void_p * 5),  # of the keys, features, texts, ints and floats
     )
 
 
@@ -49,17 +49,17 @@ def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
     in the block, and its size with its framing. Returns for each record whether length and checksums hold: bool [n].
     """
     whole = np.zeros(len(frames), np.bool_)
-    _check(
-        library.load().tfpipe_read_records(
-            get_memory(spans, "spans", (len(spans), 4), 8),
-            len(spans),
-            get_memory(frames, "frames", (len(frames), 2), 8),
-            len(frames),
-            get_memory(block, "block", (len(block),), 1),
-            len(block),
-            get_memory(whole, "whole", (len(frames),), 1),
-        )
+    result = library.load().tfpipe_read_records(
+        get_memory(spans, "spans", (len(spans), 4), 8),
+        len(spans),
+        get_memory(frames, "frames", (len(frames), 2), 8),
+        len(frames),
+        get_memory(block, "block", (len(block),), 1),
+        len(block),
+        get_memory(whole, "whole", (len(frames),), 1),
     )
+    if result:
+        raise _explain(result)
     return whole
 
 
@@ -73,31 +73,22 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
     memory = get_memory(block, "block", (len(block),), 1)
     table, counts = get_memory(payloads, "payloads", (len(payloads), 2), 8), num_features.ctypes.data
     arguments = memory, len(block), table, len(payloads), ctypes.byref(out), counts
-    _check(library.load().tfpipe_parse_examples(*arguments))
+    result = library.load().tfpipe_parse_examples(*arguments)
+    if result:
+        raise _explain(result)
     try:
-        return Examples(
-            num_features=num_features,
-            keys=_copy(out.keys, (out.num_keys, 2)),
-            features=_copy(out.features, (out.num_features, 4)),
-            values={
-                TEXTS: _copy(out.texts, (out.num_texts, 2)),
-                FLOATS: _copy(out.floats, (out.num_floats,), np.float32),
-                INTS: _copy(out.ints, (out.num_ints,)),
-            },
-        )
+        keys, features = np.empty((out.num_keys, 2), np.int64), np.empty((out.num_features, 4), np.int64)
+        texts, ints = np.empty((out.num_texts, 2), np.int64), np.empty(out.num_ints, np.int64)
+        floats = np.empty(out.num_floats, np.float32)
+        for copy, address in zip((keys, features, texts, ints, floats), out.addresses, strict=True):
+            if address is not None:
+                ctypes.memmove(copy.ctypes.data, address, copy.nbytes)
     finally:
         library.load().tfpipe_free_examples(ctypes.byref(out))
+    return Examples(num_features, keys, features, {TEXTS: texts, FLOATS: floats, INTS: ints})
 
 
-def _copy(address: int | None, shape: tuple[int, ...], dtype: Any = np.int64) -> NDArray[Any]:
-    made = np.empty(shape, dtype)
-    if address is not None:
-        ctypes.memmove(made.ctypes.data, address, made.nbytes)
-    return made
-
-
-def _check(result: int) -> None:
+def _explain(result: int) -> Exception:
     if result == library.NO_MEMORY:
-        raise MemoryError("The native library got no memory for the features of records.")
-    if result:
-        raise ValueError("A span leaves the block.")
+        return MemoryError("The native library got no memory for the features of records.")
+    return ValueError("A span leaves the block.")
