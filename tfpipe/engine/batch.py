@@ -46,7 +46,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.native.batches import draw_crops
 from tfpipe.storage.file_io import is_url
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 from tfpipe.system.hash_permutation import IntArray, make_seeds
 
 Batch = dict[str, Any]
@@ -64,7 +64,7 @@ _IMAGE_STEP = 0x9E3779B1  # odd, so that each image of a record changes its seed
 
 
 _LOGGER = logging.getLogger(__name__)
-_COUNTING = ForkLock()  # guards `bad_records` of all makers
+_COUNTING = make_fork_lock()  # guards `bad_records` of all makers
 
 
 def leave_out_masked(batch: Batch) -> Batch:

@@ -39,7 +39,7 @@ from tfpipe.storage import file_io
 from tfpipe.storage.local import open_descriptor
 from tfpipe.system import host_limits
 from tfpipe.system.file_lock import lock_file, open_no_link
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.units import human_bytes
 
@@ -69,7 +69,7 @@ class CacheFile:
         self._key, self._records, self._chosen = key, records, chosen
         self._head = f"tfpipe cache {_VERSION}\n{key}\n".encode()
         self._waiting = deque[tuple[IntArray, Payloads]]()
-        self._lock = ForkLock()  # guards `_waiting`, `_thread` and `_is_writable`
+        self._lock = make_fork_lock()  # guards `_waiting`, `_thread` and `_is_writable`
         self._thread: threading.Thread | None = None
         self._is_writable, self._has_warned, self._damaged = True, False, set[int]()
         self._table_end = _HEAD_BYTES + records * _ENTRY.size

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tfpipe.native import library
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 
 Phase = Literal["read", "parse", "decode", "transform", "batch", "batch_transform"]
 """The phases of a batch: list, find and read records; parse them; decode images; the user's function for an image;
@@ -22,7 +22,7 @@ seeds, boxes, labels and other features; the user's function for a batch."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_LOCK = ForkLock()  # guards the clocks of all makers, and is held for a moment in each phase
+_LOCK = make_fork_lock()  # guards the clocks of all makers, and is held for a moment in each phase
 _helped = threading.local()
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from tfpipe.format.view import WEIGHT_UNITS, ViewSplit
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 from tfpipe.system.hash_permutation import WEIGHTS, IntArray, key_of, permutation
 
 _RECORD_BITS = 40
 RECORD_MASK = (1 << _RECORD_BITS) - 1
 """The bits of an entry that hold the number of its record; those above hold the number of the copy."""
+
+_LOCK = make_fork_lock()  # guards the tables of all views
 
 
 class EpochWeights:
@@ -34,12 +36,11 @@ class EpochWeights:
         counts = weights // WEIGHT_UNITS
         rounds = [np.flatnonzero(counts > copy) | (copy << _RECORD_BITS) for copy in range(int(counts.max(initial=0)))]
         self._whole = np.concatenate([np.empty(0, np.int64), *rounds])  # the first copies of all, the second ones, ...
-        self._lock = ForkLock()
         self._tables: dict[int, IntArray] = {}
 
     def list_asked(self, epoch: int, entries: IntArray) -> IntArray:
         """Returns the record numbers at some entries of an epoch's table, with the copy numbers in the high bits."""
-        with self._lock:
+        with _LOCK:
             if epoch not in self._tables:
                 self._tables[epoch] = np.concatenate((self._whole, self._draw(epoch)))
                 for old in list(self._tables)[:-2]:

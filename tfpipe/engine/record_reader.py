@@ -29,7 +29,7 @@ from tfpipe.native.records import read_records
 from tfpipe.storage.file_io import is_url, join, read_bytes
 from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.units import shorten
 
@@ -109,7 +109,7 @@ class RecordReader:
         self._num_bytes = round(sum(each.splits[split].memory_bytes for each in (manifest, *manifest.columns)))
         self._chosen = None if info.chosen is None else info.chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
-        self._lock = ForkLock()  # guards the three attributes below
+        self._lock = make_fork_lock()  # guards the three attributes below
         self._indexes: OrderedDict[str, IntArray] = OrderedDict()
         self._index_bytes = 0
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()

@@ -23,7 +23,7 @@ from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
 from tfpipe.system.budget import BLOCKS, STRIPS, OverBudget
 from tfpipe.system.extras import name_install
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 
 # A plugin is imported when the first file of its format comes. Most jobs never need one.
 _PLUGINS = {
@@ -36,7 +36,7 @@ _PLUGINS = {
     "heic": ("pillow_heif", "HeifImageFile"),
 }
 
-_WARNING_LOCK = ForkLock()
+_WARNING_LOCK = make_fork_lock()
 
 _TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 258, 262, 284
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other

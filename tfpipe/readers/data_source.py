@@ -20,12 +20,13 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, list_images
 from tfpipe.storage.file_io import is_url
 from tfpipe.system import notebook
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 
 NO_LABEL = -(2**63)
 """The class of a record that has none: the least int64, which no stored label becomes."""
 
 _INT64 = np.dtype(np.int64)  # comparing a dtype with `np.int64` takes longer
+_LOCK = make_fork_lock()  # guards the tables of all lookups
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,6 @@ class RecordLookup:
     def __init__(self, reader: RecordReader, name_key: str | None) -> None:
         self.name_key = name_key
         self._reader = reader
-        self._lock = ForkLock()
         self._tables: tuple[NDArray[np.int64], NDArray[np.uint64]] | None = None
 
     def labels(self) -> NDArray[np.int64]:
@@ -304,7 +304,7 @@ class RecordLookup:
         return [number for number in numbers if get_text(self._reader[number], self.name_key) == name_bytes]
 
     def _read(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        with self._lock:
+        with _LOCK:
             if self._tables is None:
                 labels, hashes = array("q"), array("Q")  # they grow with the records read, as a manifest may be wrong
                 for features in self._reader:

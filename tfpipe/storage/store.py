@@ -14,7 +14,7 @@ from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_
 from tfpipe.storage.failures import RETRIES, RetryConfig, explain, repeat
 from tfpipe.storage.file_store import FileStore, get_bucket_url, open_seekable, split_url
 from tfpipe.system.extras import check_installed
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 
 Result = TypeVar("Result")
 _TOO_LARGE_TO_COPY = 400  # HTTP status: Amazon copies 5 GiB at most; a larger object goes through this machine
@@ -74,7 +74,7 @@ class Store(FileStore):
         check_installed("obstore", f"{scheme}://", "obstore", REQUIREMENT)
         self._scheme, self._options, self._retries = scheme, options, retries
         self._buckets: dict[str, Bucket] = {}
-        self._opening = ForkLock()
+        self._opening = make_fork_lock()
 
     def check(self, url: str) -> None:
         """Checks, with few retries, that the bucket can be reached."""

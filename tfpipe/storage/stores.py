@@ -15,7 +15,7 @@ from tfpipe.storage.file_store import FileStore, open_seekable
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
 from tfpipe.system.extras import importing
-from tfpipe.system.fork_lock import ForkLock
+from tfpipe.system.fork_lock import make_fork_lock
 
 Opener = Callable[[str, str], FileStore]
 """A function of a scheme and a URL of it that opens their store."""
@@ -152,4 +152,4 @@ def _open(scheme: str, url: str) -> FileStore:
 _opener: Opener = _open
 _stores: dict[str, FileStore] = {}  # by scheme
 _stores_pid = os.getpid()
-_lock = ForkLock()
+_lock = make_fork_lock()
