@@ -29,6 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from tfpipe.errors import ConfigError
+from tfpipe.system.arguments import check_count
 from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, find_indices, key_of, permute
 from tfpipe.system.units import human_count
 
@@ -68,9 +69,9 @@ class Order:
     def __post_init__(self) -> None:
         if not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"`seed` must fit into 64 bits, got {self.seed}.")
-        _check_range("num_records", self.num_records, 1)
-        _check_range("batch_size", self.batch_size, 1)
-        _check_range("block_records", self.block_records, 1)
+        check_count("num_records", self.num_records, 1)
+        check_count("batch_size", self.batch_size, 1)
+        check_count("block_records", self.block_records, 1)
         check_fills_batch(self.num_records, self.batch_size)
         object.__setattr__(self, "block_records", min(self.block_records, self.steps_per_epoch))
 
@@ -94,7 +95,7 @@ class Order:
 
     def locate(self, global_step: int) -> tuple[int, int]:
         """Returns the epoch, and the step in it, that follow after `global_step` steps of a run."""
-        _check_range("global_step", global_step, 0)
+        check_count("global_step", global_step)
         return divmod(global_step, self.steps_per_epoch)
 
     def list_numbers(self, epoch: int, step: int, rows: range | None = None) -> IntArray:
@@ -110,13 +111,12 @@ class Order:
         Returns:
             int64 [rows], each from 0 to `num_records` - 1.
         """
-        _check_range("epoch", epoch, 0)
-        _check_range("step", step, 0, self.steps_per_epoch)
         rows = range(self.batch_size) if rows is None else rows
-        if not rows:
-            return np.zeros(0, np.int64)
-        _check_range("rows", min(rows[0], rows[-1]), 0, self.batch_size)
-        _check_range("rows", max(rows[0], rows[-1]), 0, self.batch_size)
+        limits = [("rows", number, self.batch_size) for number in (rows[0], rows[-1])] if rows else []
+        for name, value, stop in (("epoch", epoch, math.inf), ("step", step, self.steps_per_epoch), *limits):
+            if not 0 <= value < stop:
+                allowed = "at least 0" if stop == math.inf else f"between 0 and {stop - 1}"
+                raise ConfigError(f"`{name}` must be {allowed}, got {value}.")
         row = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
         num_blocks = self.num_records // self.block_records
         if step < self.head_steps:
@@ -146,8 +146,6 @@ class Order:
         Returns:
             The step in the epoch and the row of the batch; None if the epoch leaves the record out.
         """
-        _check_range("epoch", epoch, 0)
-        _check_range("number", number, 0, self.num_records)
         lead = (key_of(LEAD, self.seed, epoch) >> 1) % self.num_records
         block, record = divmod((number - lead) % self.num_records, self.block_records)
         num_blocks = self.num_records // self.block_records
@@ -197,9 +195,3 @@ def check_version(version: int, what: str) -> None:
             "come at each step. Begin a new run, or go on with the release of tfpipe that the run began with.",
             page="symptoms#the-run-does-not-go-on",
         )
-
-
-def _check_range(name: str, value: int, minimum: int, stop: int | None = None) -> None:
-    if value < minimum or (stop is not None and value >= stop):
-        allowed = f"at least {minimum}" if stop is None else f"between {minimum} and {stop - 1}"
-        raise ConfigError(f"`{name}` must be {allowed}, got {value}.")
