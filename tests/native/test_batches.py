@@ -147,7 +147,8 @@ def test_what_the_library_does_not_do_is_left_to_pillow(manifest: Manifest) -> N
 def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[Any, Any]:
     config = maker.plan.config
     images = maker.choose_images(maker.read(epoch, step))
-    out = np.zeros((len(images), *config.size, 3), {"bfloat16": np.uint16}.get(config.image_dtype, config.image_dtype))
+    dtype = {"bfloat16": np.uint16}.get(config.image_dtype, config.image_dtype)
+    out = np.zeros((len(images.boxes), *config.size, 3), dtype)
     offset, factor = compute_scaling(config.augment_options.mean, config.augment_options.std)
     options = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
     for image, box in enumerate(images.boxes.tolist()):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.native import library
-from tfpipe.native.jpeg import MAX_PIXELS, Request, check_result
+from tfpipe.native.jpeg import MAX_PIXELS, RATIOS, Request
 from tfpipe.native.library import get_memory
 
 OK = 0
@@ -55,12 +55,11 @@ def decode(
     count, view = len(memoryview(inputs)), memoryview(images)
     results = np.zeros(count, np.int32)
     total, height, width, _ = (view.shape or ()) if view.ndim == 4 else (len(view), 0, 0, 0)
-    if dtype not in _DTYPES:
-        raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
+    if dtype not in _DTYPES or max_ratio not in RATIOS or 0 in (view.shape or ())[1:]:
+        must = f"Images must have pixels of {', '.join(_DTYPES)}, and `max_ratio` must be 1, 2, 4 or 8"
+        raise ValueError(f"{must}, got {view.shape}, {dtype!r} and {max_ratio}.")
     if len(offset) != 3 or len(factor) != 3:
         raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
-    if view.ndim == 4:
-        check_result(height, width, max_ratio, "max_ratio")
     if rows is not None and (len(set(rows.tolist())) < count or not all(0 <= row < total for row in rows.tolist())):
         raise ValueError(f"`rows` must be different numbers from 0 to {total - 1}.")
     code, value_bytes = _DTYPES[dtype]

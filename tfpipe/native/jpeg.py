@@ -52,7 +52,7 @@ def decode(data: bytes, box: Sequence[int], out: Any, *, ratio: int = 1, max_pix
     shape = view.shape or ()
     if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != 1:
         raise ValueError(f"The array must be writable, uint8 [height, width, 3] in C order, got {shape}.")
-    check_result(*shape[:2], ratio, "ratio")
+    _check_result(*shape[:2], ratio)
     if len(box) != 4 or not all(-_MAX_INT32 <= value <= _MAX_INT32 for value in box):
         raise ValueError(f"`box` must be four numbers of 32 bits, got {tuple(box)}.")
     if shape[:2] != reduce_box(box, ratio):
@@ -70,7 +70,7 @@ def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_p
     4 or 8, the reduction while decoding.
     """
     width, height = new_size
-    check_result(height, width, ratio, "ratio")
+    _check_result(height, width, ratio)
     message, out = ctypes.create_string_buffer(library.MESSAGE_BYTES), ctypes.create_string_buffer(3 * width * height)
     arguments = data, len(data), max_pixels, ratio, out, height, width, message
     _check(library.load().tfpipe_decode_resized(*arguments), message)
@@ -114,12 +114,12 @@ def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     return ctypes.string_at(memory, size.value)
 
 
-def check_result(height: int, width: int, ratio: int, name: str) -> None:
-    """Checks the size of a result in pixels, and a ratio; `name` is the ratio's argument in messages."""
+def _check_result(height: int, width: int, ratio: int) -> None:
+    """Checks the size of a result in pixels, and a ratio."""
     if height < 1 or width < 1:
         raise ValueError(f"The result must have at least one pixel, got {height} x {width}.")
     if ratio not in RATIOS:
-        raise ValueError(f"`{name}` must be 1, 2, 4 or 8, got {ratio}.")
+        raise ValueError(f"`ratio` must be 1, 2, 4 or 8, got {ratio}.")
 
 
 def reduce_box(box: Sequence[int], ratio: int) -> tuple[int, int]:
