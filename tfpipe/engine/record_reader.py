@@ -150,9 +150,8 @@ class RecordReader:
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
-        location = self.locate(index)
-        path, number, ranges = self._shard_path(location.shard), self._find_stored_one(index), self._ranges
-        at = bisect_right(self._ends, number)
+        location, number, ranges = self.locate(index), self._find_stored_one(index), self._ranges
+        path, at = self._shard_path(location.shard), bisect_right(self._ends, number)
 
         def read_remote(offset: int, size: int) -> bytes:
             assert ranges is not None
@@ -177,13 +176,15 @@ class RecordReader:
         Each record takes about 3 us of a core. Errors are ignored, because reading raises them again. An object store
         gets one request for adjacent records, also if some of them are only needed `soon` after.
         """
+        if self._chosen is not None:
+            numbers, soon = self._chosen[numbers], None if soon is None else self._chosen[soon]
         for column in self._columns:
-            column.announce(self._find_stored(numbers), None if soon is None else self._find_stored(soon))
+            column.announce(numbers, soon)
         if not len(numbers) or (self._ranges is None and sys.platform != "linux"):
             return  # a rank may have none in the last step of an evaluation
-        unique = self._find_stored(_sort_unique(numbers))
+        unique = np.unique(numbers, return_index=True)[0]  # without indices NumPy would import masked arrays
         if self._ranges is not None:
-            later = unique if soon is None else np.union1d(unique, self._find_stored(soon))
+            later = unique if soon is None else np.union1d(unique, soon)
             group_ends = np.append(np.flatnonzero(np.diff(later) != 1), len(later) - 1)
             last = later[group_ends[np.searchsorted(group_ends, np.searchsorted(later, unique))]]
             shards, begins, sizes = self._locate_many(unique)
@@ -191,15 +192,12 @@ class RecordReader:
             spans = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
             self._ranges.announce([Range(*span) for span in spans.tolist()])
             return
-        try:
-            shards, begins, sizes = self._locate_many(unique)
+        with suppress(FormatError, DataError, OSError):
             opened = -1
-            for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
+            for shard, begin, size in np.stack(self._locate_many(unique), axis=1).tolist():
                 if shard != opened:
                     file, opened = self._open(self._shards[shard]), shard
                 os.posix_fadvise(file.descriptor, begin, size, os.POSIX_FADV_WILLNEED)
-        except (FormatError, DataError, OSError):
-            return
 
     def read_payloads(self, indices: Numbers) -> list[bytes]:
         """Reads many records at once, in any order and with repetitions.
@@ -280,7 +278,7 @@ class RecordReader:
         if not len(numbers):
             return np.empty(0, np.int64)
         unique, inverse = np.unique(numbers, return_inverse=True)
-        stored = self._find_stored(unique)
+        stored = unique if self._chosen is None else self._chosen[unique]
         sizes: IntArray = self._locate_many(stored)[2]
         for column in self._columns:
             sizes = sizes + column.list_sizes(stored)
@@ -295,7 +293,7 @@ class RecordReader:
         if not len(numbers):
             return join_block([])
         unique, inverse = np.unique(numbers, return_inverse=True)
-        stored = self._find_stored(unique)
+        stored = unique if self._chosen is None else self._chosen[unique]
         shards, begins, sizes = self._locate_many(stored)
         added = [column._try_to_read_block(stored, None) for column in self._columns]
         if self._ranges is not None or self._is_packed:
@@ -316,7 +314,7 @@ class RecordReader:
         table, ats, num_bytes = plan_spans(shards, begins, sizes, room)
         memory, frames_at, shard_of = take_memory(num_bytes, memory), np.stack((ats, sizes), axis=1), table[:, 0].copy()
         whole = np.empty(len(unique), np.bool_)
-        files = _sort_unique(shards)
+        files = np.unique(shards, return_index=True)[0]
         for chosen in np.split(files, range(_MAX_BLOCK_FILES, len(files), _MAX_BLOCK_FILES)):
             first_span, end_span = np.searchsorted(shard_of, (chosen[0], chosen[-1] + 1)).tolist()
             first, end = np.searchsorted(shards, (chosen[0], chosen[-1] + 1)).tolist()
@@ -386,10 +384,6 @@ class RecordReader:
             for number, result in zip(chosen.tolist(), found, strict=True):
                 yield read_one(number) if result is None else result
             begin, count = begin + count, min(2 * count, most)
-
-    def _find_stored(self, numbers: IntArray) -> IntArray:
-        """Converts record numbers of the reader to numbers in the shards, which are others in a view."""
-        return numbers if self._chosen is None else self._chosen[numbers]
 
     def _find_stored_one(self, index: int) -> int:
         """Converts an index to the record's number in the shards; errors are those of `reader[index]`."""
@@ -515,11 +509,6 @@ def _unpack_or_none(member: memoryview) -> bytes | None:
         return unpack_member(member)
     except FormatError:
         return None
-
-
-def _sort_unique(numbers: IntArray) -> IntArray:
-    """Returns the distinct numbers, sorted. With `return_index` NumPy does not import masked arrays."""
-    return np.unique(numbers, return_index=True)[0]
 
 
 def resolve_index(index: int, count: int, split: str) -> int:
