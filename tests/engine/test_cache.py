@@ -12,8 +12,8 @@ from tests.beam_jobs.images import write_files
 from tests.engine.test_cache_file import check_equal
 from tests.engine.test_every_face import draw_image
 from tests.refusals import refusal
-from tfpipe.engine.columns.images import Decoding, resize_pixels
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.encoded_images import Decoding, resize_pixels
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm

@@ -13,7 +13,7 @@ import tfpipe
 from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
 from tfpipe import fields
-from tfpipe.engine.columns.images import choose_images
+from tfpipe.engine.encoded_images import choose_images
 from tfpipe.engine.host import Host
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader

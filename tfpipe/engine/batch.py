@@ -21,8 +21,8 @@ from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import BytesCache, DecodedCache, choose_kept
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.clocks import Clocks, run_in_threads
-from tfpipe.engine.columns import values
-from tfpipe.engine.columns.images import (
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.encoded_images import (
     DTYPES,
     Decoding,
     EncodedImages,
@@ -34,9 +34,8 @@ from tfpipe.engine.columns.images import (
     measure_headers,
     measure_images,
 )
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.epoch_weights import RECORD_MASK
-from tfpipe.engine.features import list_stored_features
+from tfpipe.engine.features import list_stored_features, make_labels, make_multi_hot, make_tensors, make_values
 from tfpipe.engine.parse import BadRecord, Column, ReadBlock, RecordBlock, join_columns, parse_columns
 from tfpipe.engine.plan import AnyPlan, BatchPlan
 from tfpipe.engine.record_reader import RecordReader
@@ -257,7 +256,7 @@ class BatchMaker(Maker):
         rows: IntArray | None = None,
         filled: int | None = None,
     ) -> Batch:
-        """Makes the arrays of a batch from its records, in the forms that `tfpipe.engine.columns` describes.
+        """Makes the arrays of a batch from its records, in the forms that `tfpipe.engine.features` describes.
 
         Images are written to `out` at `rows`, if these are given. `filled` rows of zeros follow the records; None: as
         many as the batch lacks, or none with `rows`.
@@ -365,7 +364,7 @@ class BatchMaker(Maker):
             if source.label_key is not None:
                 one_hot, column = source.num_classes if config.one_hot else None, stored.columns[source.label_key]
                 numbers = source.label_key, column, source.label_base, self._classes
-                batch["label"] = values.make_labels(*numbers, one_hot, filled)
+                batch["label"] = make_labels(*numbers, one_hot, filled)
             for feature in plan.features:
                 column, tensor = stored.columns[feature.name], feature.spec.tensor
                 if feature.name in plan.masks:
@@ -373,12 +372,12 @@ class BatchMaker(Maker):
                     name, shown = feature.name, self.leave_to_device(images)
                     batch[name] = make_masks(name, column, shown, self.decoding.size, filled)
                 elif feature.multi_hot:
-                    batch[feature.name] = values.make_multi_hot(feature.spec, column, filled)
+                    batch[feature.name] = make_multi_hot(feature.spec, column, filled)
                 elif tensor is not None:
                     axes = None if tensor.sizes is None else stored.columns[tensor.sizes]
-                    batch |= values.make_tensors(feature, column, axes, filled)
+                    batch |= make_tensors(feature, column, axes, filled)
                 else:
-                    batch |= values.make_values(feature, column, filled)
+                    batch |= make_values(feature, column, filled)
         if not config.training:
             batch["mask"] = np.concatenate((stored.numbers == stored.asked, np.zeros(filled, np.bool_)))
         return batch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.columns.images import DTYPES
+from tfpipe.engine.encoded_images import DTYPES
 from tfpipe.engine.parse import Column, ReadBlock, RecordBlock, join_block, read_missing
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader

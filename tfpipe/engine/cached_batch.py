@@ -19,7 +19,7 @@ from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
-from tfpipe.engine.columns.images import decode_images, read_masks
+from tfpipe.engine.encoded_images import decode_images, read_masks
 from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.parse import Column, collect_column, parse_columns
 from tfpipe.engine.source import StoredImages

@@ -1,16 +1,26 @@
-"""The features of the records that a batch holds besides image and label, and the sizes that they are padded to."""
+"""The features of the records that a batch holds besides images: which ones, the sizes that they are padded to, and
+their arrays: numbers, text, tensors, and classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.engine.source import Source
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_HEIGHT, IMAGE_WIDTH, RESERVED, FeatureSpec
+from tfpipe.system.hash_permutation import IntArray
 
 _BOXES = "image/object/"
+_LEAST = -(2**63) + 1  # the least int64 stands for "no class" elsewhere
+_PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 
 
 @dataclass(frozen=True)
@@ -101,3 +111,126 @@ def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tu
     for feature in features:
         names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
     return tuple(name for name in names if name is not None)
+
+
+def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str, Any]:
+    """Makes the batch's entries for a feature of numbers or text, with `filled` rows of zeros or empty text.
+
+    Numbers are int64 or float32 [rows, *shape], padded lists [rows, length], and other lists a list of arrays. Text is
+    a list, in which each record has one bytes object, or a list of them unless the shape is `()`. Padded lists, except
+    those of boxes, come with their stored lengths, int32 [rows, 1].
+    """
+    spec, name = feature.spec, feature.name
+    if spec.shape is not None:
+        return {name: _stack_values(spec, column, filled)}
+    if feature.pad_to is None:
+        empty: Any = np.zeros(0, column.values.dtype) if column.memory is None else []
+        return {name: [*column.list_records(), *[empty] * filled]}
+    length, padding = feature.pad_to[0], _PADDING[spec.dtype]
+    if column.memory is not None:
+        texts = [[*row[:length], *[padding] * (length - len(row))] for row in column.list_records()]
+        padded: Any = [*texts, *[[b""] * length for _ in range(filled)]]
+    else:
+        padded = np.zeros((len(column.counts) + filled, length), column.values.dtype)
+        padded[: len(column.counts)] = padding
+        rows, indices = locate_values(column)
+        fits = indices < length
+        padded[rows[fits], indices[fits]] = column.values[fits]
+    if feature.is_box:
+        return {name: padded}
+    sizes = np.concatenate((column.counts, np.zeros(filled, np.int64)))[:, None].astype(np.int32)
+    return {name: padded, feature.sizes_name: sizes}
+
+
+def _stack_values(spec: FeatureSpec, column: Column, filled: int) -> Any:
+    assert spec.shape is not None
+    count = int(np.prod(spec.shape, dtype=int))
+    column.check_counts(count, spec.name)
+    if column.memory is None:
+        rows = column.values.reshape(-1, *spec.shape)
+        return np.concatenate((rows, np.zeros((filled, *spec.shape), rows.dtype))) if filled else np.array(rows)
+    if spec.shape == ():
+        return [*column.list_bytes(), *[b""] * filled]
+    return column.list_records() + [[b""] * count] * filled
+
+
+def locate_values(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns each value's record, and its index among the record's values, both int64 [values]."""
+    rows = np.repeat(np.arange(len(column.counts)), column.counts)
+    return rows, np.arange(len(rows)) - np.repeat(column.firsts, column.counts)
+
+
+def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, filled: int) -> dict[str, Any]:
+    """Makes the batch's entries for a feature of tensors, with `filled` tensors of zeros after the records.
+
+    Tensors are an array [rows, *shape], or a list of arrays if their shapes differ. bfloat16 values are held as their
+    bits, in uint16. Padded tensors come with their stored sizes, int32 [rows, axes].
+    """
+    kind = feature.spec.tensor
+    assert kind is not None
+    is_list = kind.encoding == "list"
+    if is_list and column.memory is None and not kind.num_unknown:
+        return {feature.name: _stack_values(feature.spec, column, filled)}
+    if not is_list:
+        column.check_counts(1, feature.name)
+    lists = column.list_records() if is_list else []
+    tensors: list[NDArray[Any]] = []
+    all_sizes: list[Any] = [None] * len(column.counts) if sizes is None else sizes.list_records()
+    for row, stored_sizes in enumerate(all_sizes):
+        try:
+            if is_list:
+                tensors.append(kind.read_list(lists[row], stored_sizes))
+            else:
+                tensors.append(kind.read_bits(column.get_bytes(row), stored_sizes))
+        except FormatError as error:
+            raise BadRecord(row, f"{feature.name!r} must be {error}") from None
+    shape = [size or 0 for size in feature.shape]
+    if feature.is_ragged:
+        return {feature.name: [*tensors, *[np.zeros(shape, kind.bits)] * filled]}
+    stacked = np.zeros((len(tensors) + filled, *shape), kind.bits)
+    pad_to = feature.pad_to or ()
+    stored = np.zeros((len(stacked), len(pad_to)), np.int32)
+    for row, tensor in enumerate(tensors):  # what does not fit is cut off
+        cut = tensor[tuple(map(slice, pad_to))]
+        stacked[row][tuple(map(slice, cut.shape))] = cut
+        stored[row] = tensor.shape[: len(pad_to)]
+    return {feature.name: stacked, feature.sizes_name: stored} if pad_to else {feature.name: stacked}
+
+
+def make_labels(
+    name: str, column: Column, base: int, classes: IntArray | None, num_classes: int | None, filled: int
+) -> NDArray[Any]:
+    """Makes the labels of a batch and `filled` zeros: int64 [rows], or one-hot float32 vectors with `num_classes`.
+
+    Labels count from 0, which is stored as `base`. `classes` gives the number of each class in a mixture of datasets.
+    """
+    column.check_counts(1, name)
+    labels: IntArray = column.values
+    if base:
+        least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
+        labels = np.where(labels < least, _LEAST, labels - base)
+    if classes is not None:
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+        if len(wrong):
+            row = int(wrong[0])
+            raise BadRecord(row, f"its class must be from 0 to {len(classes) - 1}, got {labels[row]}")
+        labels = classes[labels]
+    if num_classes is None:
+        return np.concatenate((labels, np.zeros(filled, np.int64)))
+    vectors = np.zeros((len(labels) + filled, num_classes), np.float32)
+    vectors[: len(labels)] = labels[:, None] == np.arange(num_classes)
+    return vectors
+
+
+def make_multi_hot(spec: FeatureSpec, column: Column, filled: int) -> NDArray[np.float32]:
+    """Makes a vector of each record's list of classes, with a 1 for each class in it: float32 [rows, classes]."""
+    rows, _ = locate_values(column)
+    wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
+    if len(wrong):
+        got = column.values[wrong[0]]
+        raise BadRecord(
+            int(rows[wrong[0]]), f"{spec.name!r} must hold classes from 0 to {len(spec.names) - 1}, got {got}"
+        )
+    vectors = np.zeros((len(column.counts) + filled, len(spec.names)), np.float32)
+    vectors[rows, column.values] = 1
+    return vectors

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tfpipe.engine.columns.images import DTYPES
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
+from tfpipe.engine.encoded_images import DTYPES
 from tfpipe.engine.epoch_weights import EpochWeights
 from tfpipe.engine.features import BatchFeature, list_batch_features
 from tfpipe.engine.host import Host, split_batch

@@ -12,7 +12,7 @@ import pytest
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe.dataset.load import load_manifest
-from tfpipe.engine.columns import images
+from tfpipe.engine import encoded_images
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, tfrecord_files
@@ -52,13 +52,13 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
 
     Compared with no work in the same places. A fixed cost, or one that is not of a single image, would fail.
     """
-    share, decode = 0.0, images._decode_one
+    share, decode = 0.0, encoded_images._decode_one
 
     def decode_slowly(stored: Any, image: int, out: Any, decoding: Any) -> None:
         decode(stored, image, out, decoding)
         compute(share * 4_000 * ((decoding.raw_size is None) + (out.dtype == np.float32)))
 
-    monkeypatch.setattr(images, "_decode_one", decode_slowly)
+    monkeypatch.setattr(encoded_images, "_decode_one", decode_slowly)
     options = AugmentOptions(antialias=True)  # image by image
     config = replace(CONFIG, image_dtype="float32", augment_options=options)
     without = measure_option_costs(source, config, None)

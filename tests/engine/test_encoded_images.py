@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.engine.columns.images import center_boxes
 from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.encoded_images import center_boxes
 from tfpipe.native.batches import draw_crops
 from tfpipe.pipeline.stages import center_crop_box, sample_crop_box, sample_flip
 from tfpipe.system.hash_permutation import make_seeds
