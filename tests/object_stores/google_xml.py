@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -41,12 +40,7 @@ class GoogleProxy(Proxy):
             return self._list(bucket, query)
         if "uploads" in query or "uploadId" in query:
             return self._upload(command, bucket, name, query, body)
-        answer: Callable[..., Answer] = {
-            "GET": self._read,
-            "HEAD": self._read,
-            "PUT": self._write,
-            "DELETE": self._delete,
-        }[command]
+        answer = {"GET": self._read, "HEAD": self._read, "PUT": self._write, "DELETE": self._delete}[command]
         with self._lock_storage:
             return answer(bucket, name, headers, body)
 

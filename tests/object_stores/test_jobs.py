@@ -244,25 +244,6 @@ def test_large_objects_survive_faults(cloud: Cloud, monkeypatch) -> None:
     assert file_io.read_whole(url) == data
 
 
-def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch) -> None:
-    """Neither the sent bytes nor the buffered ones become an object."""
-    import gc
-
-    monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
-    url = f"{cloud.new()}/half"
-
-    def fail() -> None:
-        with file_io.create(url, makes_folders=True) as file:
-            file.write(bytes(5 * 2**17))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    gc.collect()
-    assert split_url(url)[1] not in cloud.names()
-    assert cloud.unfinished() == 0
-
-
 @pytest.mark.usefixtures("hasty")
 def test_a_store_that_always_fails_is_one_sentence(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda _: 503

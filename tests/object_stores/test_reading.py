@@ -94,21 +94,14 @@ def assert_equal(left: list[Any], right: list[Any]) -> None:
             np.testing.assert_array_equal(np.asarray(value), np.asarray(other[name]), err_msg=name)
 
 
-SLOW_OPTIONS = {"cached images", "device", "text of open size"}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "cached bytes": {"cache": "bytes"},
-    "cached images": {"cache": "decoded"},
-    "text of open size": {"extra_features": ("image/filename",)},
-    "device": {"augment": "device"},
-}
+SLOW_OPTIONS = ({"cache": "decoded"}, {"extra_features": ("image/filename",)}, {"augment": "device"})
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_OPTIONS else ()) for name in OPTIONS]
+    "options", [{}, {"cache": "bytes"}, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_OPTIONS)], ids=str
 )
-def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> None:
-    config = replace(CONFIG, **OPTIONS[name])
+def test_training_in_tensorflow(store: FolderStore, copy: Path, options: dict[str, Any]) -> None:
+    config = replace(CONFIG, **options)
     local = replace(config, order="exact")
     assert_equal(read("gs://data/photos", config, 7), read(copy, local, 7))
     if config.cache == "none":

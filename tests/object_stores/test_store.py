@@ -1,6 +1,7 @@
 """The stores of Google, Amazon, Azure and Hugging Face, against servers on loopback that speak as they do."""
 
 import base64
+import gc
 import hashlib
 import os
 import re
@@ -208,17 +209,22 @@ def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeyp
     monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     folder = cloud.new()
 
-    def write(count: int) -> None:
+    def write(count: int, error: BaseException | None = None) -> None:
         with store.create(f"{folder}/a") as file:
             for _ in range(count):
                 file.write(bytes(2**18))
             file.write(b"end")
+            if error is not None:
+                raise error
 
     cloud.proxy.harm = lambda seen: 403 if "partNumber=2" in seen.path else None
     assert "Permission denied, the store says: HTTP status 403" in refusal(PermissionError, write, 100)
     assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
     cloud.proxy.harm = lambda seen: "drop" if "partNumber=2" in seen.path else None
     assert "failed again and again, at last with: the request could not be sent." in refusal(DataError, write, 1)
+    cloud.proxy.harm = lambda seen: None
+    assert refusal(KeyboardInterrupt, write, 2, KeyboardInterrupt()) == ""
+    gc.collect()
     assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
 
 

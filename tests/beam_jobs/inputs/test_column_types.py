@@ -1,26 +1,21 @@
 """The kind of a further column, as all of its cells tell it."""
 
-from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 import pytest
 
-from beam_jobs.inputs.column_types import CellKinds, TableColumn
+from beam_jobs.inputs.column_types import CellKinds
 from tests.refusals import refusal
 from tfpipe.errors import DataError
 
 
-def infer_column(cells: Sequence[Any], *, text: bool) -> TableColumn:
-    """Returns a column, from its cells in two files."""
+def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
+    """Returns what a column becomes, from its cells in two files."""
     kinds = CellKinds(text)
     kinds.add(cells[:2], [(0, 1), (0, 2)])
     kinds.add(cells[2:], ((1, row) for row in count(1)))
-    return kinds.infer("c", ["t", "u"])
-
-
-def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
-    column = infer_column(cells, text=text)
+    column = kinds.infer("c", ["t", "u"])
     assert column.spec.name == "c"
     return column.spec.dtype, column.spec.shape, [column.convert(cell) for cell in cells]
 

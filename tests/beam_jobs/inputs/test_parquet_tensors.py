@@ -155,16 +155,17 @@ def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
     assert (manifest.splits["train"].records, manifest.quarantined) == (7, 3)
 
 
-KINDS_OF_IMAGES = {
-    "single": {"image": tfpipe.fields.Image()},
-    "mask": {"image": tfpipe.fields.Image(), "mask": tfpipe.fields.Mask()},
-}
-
-
 @pytest.mark.parametrize("copies", [False, True])
-@pytest.mark.parametrize("kind", ["single", "mask", "several"])
-def test_tensors_beside_images_come_back(tmp_path: Path, monkeypatch, kind: str, *, copies: bool) -> None:
-    fields = KINDS_OF_IMAGES.get(kind, {"views": tfpipe.fields.Images(2)})
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": tfpipe.fields.Image()},
+        {"image": tfpipe.fields.Image(), "mask": tfpipe.fields.Mask()},
+        {"views": tfpipe.fields.Images(2)},
+    ],
+    ids=["single", "mask", "several"],
+)
+def test_tensors_beside_images_come_back(tmp_path: Path, monkeypatch, fields: dict[str, Any], *, copies: bool) -> None:
     schema = {"latents": tfpipe.fields.Tensor("bfloat16", (None, 3)), "scale": tfpipe.fields.Tensor("float16", ())}
     schema |= {"caption": tfpipe.fields.Text(), **fields}
 
