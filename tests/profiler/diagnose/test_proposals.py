@@ -42,20 +42,85 @@ def predict_rate(stages_s: float) -> float:
     return 0.95 * 4 / (stages_s * (1 + 0.3e-3 / STAGES_S))
 
 
-@pytest.mark.parametrize(
-    ("config", "change", "changes", "left"),
-    [
-        ({"image_dtype": "float32"}, "uint8", {"image_dtype": "uint8"}, 0.75),
-        ({}, "device", {"augment": "device", "image_dtype": "uint8"}, 0.5),
-    ],
-)
-def test_predictions_follow_the_demands(config, change, changes, left):
-    """This share is left from `parse` to `batch`. The pipeline reached 95 % of its bound, and so it will again."""
-    fix = get_fix(make_profile(config=config, option_costs={change: 4000 * left}), **changes)
-    expected = predict_rate(STAGES_S - (1 - left) * MADE_S)
-    assert fix.predicted_images_per_second == pytest.approx(expected)
-    assert fix.predicted_idle_fraction == pytest.approx(1 - expected / 4000)
-    assert changes not in list_changes(PROFILE)
+NEW_SHARDS = "tfpipe reshard /data/flowers /data/flowers-new"
+SQUARES = {"stored_size": (500, 500), "mean_size": None, "address": "gs://b/my ds@cats"}
+RAW = {**SQUARES, "address": "/data/flowers", "formats": ("RAW",)}
+CACHED = 0.01e-3 + MADE_S / 2
+"""An image of a cache that saves reading and half of the rest, as `cached` costs half of what an image does now."""
+PART = 12e9 / (100_000 * 256 * 256 * 3)
+"""The share of 100,000 decoded images, 19.7 GB, that fits into the 12 GB which a cache may take of 15 GB."""
+READS_MUCH = (make_stage("read", 700), *(stage for stage in PROFILE.stages if stage.name != "read"))
+"""Stages that take 4,000 us for an image, 700 of them to read it."""
+UNREAD = {"unread_features": ("blob/mask", "a depth"), "unread_share": 0.9}
+LEFT_OUT = "--drop-feature blob/mask --drop-feature 'a depth'"
+FULL_STORAGE = {
+    "host": {"storage_bytes_per_second": 99e6, "storage_limit_bytes_per_second": 100e6, "cpu_fraction": 0.3},
+    "dataset": {"unread_features": ("blob",), "unread_share": 0.5},
+}
+
+# The pipeline reached 95 % of its bound, and so it will again.
+FIXES: dict[str, tuple[dict[str, Any], dict[str, OptionValue] | str, float | None]] = {
+    "bytes in place of floats, which leave three quarters from `parse` to `batch`": (
+        {"config": {"image_dtype": "float32"}, "option_costs": {"uint8": 3000.0}},
+        {"image_dtype": "uint8"}, predict_rate(STAGES_S - 0.25 * MADE_S),
+    ),
+    "crops on the device, which leave half of it": (
+        {"option_costs": {"device": 2000.0}},
+        {"augment": "device", "image_dtype": "uint8"}, predict_rate(STAGES_S - 0.5 * MADE_S),
+    ),
+    "a cache of decoded images": (
+        {"dataset": {"records": 1000}, "option_costs": {"cached": 2000.0}},
+        {"cache": "decoded"}, predict_rate(CACHED),
+    ),
+    "a part of a cache": (
+        {"dataset": {"records": 100_000}, "option_costs": {"cached": 2000.0}},
+        {"cache": "decoded", "cache_bytes": "11444MiB"}, predict_rate((1 - PART) * STAGES_S + PART * CACHED),
+    ),
+    "half of the bytes are read, as the sample showed": (
+        {}, f"{NEW_SHARDS} --resize-short 256", predict_rate(0.01e-3 + 0.5 * (0.2e-3 + MADE_S)),
+    ),
+    "squares": ({"dataset": SQUARES}, "tfpipe reshard 'gs://b/my ds@cats' 'gs://b/my ds-new' --square 256", None),
+    "raw squares": ({"dataset": RAW}, f"{NEW_SHARDS} --encoding raw --square 256", None),
+    "restart markers": (
+        {"dataset": {"short_side": None}, "option_costs": {"seekable": 3000.0}},
+        f"{NEW_SHARDS} --seekable", predict_rate(STAGES_S - 0.25 * MADE_S),
+    ),
+    "reading takes 700 of 4,000 us, for ten times the bytes that are left": (
+        {"stages": READS_MUCH, "dataset": UNREAD}, f"{NEW_SHARDS} {LEFT_OUT}", 1000 * 4000 / (4000 - 630),
+    ),
+    "foreign files": (
+        {"stages": READS_MUCH, "dataset": {**UNREAD, "described": False}},
+        f"{INDEX_FIRST} {LEFT_OUT}", 1000 * 4000 / (4000 - 630),
+    ),
+    "waiting for the storage falls with the bytes": (
+        {"stages": (make_stage("read", 100),), **FULL_STORAGE}, f"{NEW_SHARDS} --drop-feature blob", 2000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_predictions_follow_the_demands(name: str) -> None:
+    changes, expected, rate = FIXES[name]
+    profile = make_profile(**changes)
+    fix = next(fix for fix in list_fixes(profile) if expected in (fix.changes, fix.instruction))
+    if rate is not None:
+        assert fix.predicted_images_per_second == pytest.approx(rate)
+        assert fix.predicted_idle_fraction == pytest.approx(1 - rate / profile.step.required_rate)
+    if "cache" in expected or "image_dtype" in expected:
+        assert expected not in list_changes(PROFILE)
+
+
+def test_what_helps_nothing_is_not_proposed() -> None:
+    assert {"cache": "decoded"} in list_changes(make_profile(dataset={"records": 60_000}))
+    assert not any("cache" in changes for changes in list_changes(PROFILE))  # a million images are too many
+    textbook = make_profile(dataset={"records": 100_000, "by_engine": False})
+    assert not any("cache_bytes" in changes for changes in list_changes(textbook))
+    assert get_fixes(make_profile(dataset={"short_side": None}), "write_data") == []
+    for few in ({"unread_share": 0.05}, {"unread_features": (), "unread_share": 0.0}):
+        fixes = list_fixes(make_profile(stages=READS_MUCH, dataset={**UNREAD, **few}))
+        assert not any("--drop-feature" in fix.instruction for fix in fixes)
+    (fix,) = get_fixes(PROFILE, "write_data")
+    assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 224."
 
 
 def test_handing_over_costs_a_small_image_what_it_costs_a_large_one() -> None:
@@ -70,14 +135,6 @@ def test_handing_over_costs_a_small_image_what_it_costs_a_large_one() -> None:
     demand = STAGES_S - 0.9 * MADE_S
     expected = busy * 4 / (demand + 0.4e-3 * demand / STAGES_S + 0.6e-3)
     assert get_fix(profile, image_dtype="uint8").predicted_images_per_second == pytest.approx(expected)
-
-
-def test_a_cache_of_decoded_images_saves_reading_too() -> None:
-    """A million images take 197 GB decoded and 100 GB encoded. Of the 15 GB that are free, a cache may take 12."""
-    assert not any("cache" in changes for changes in list_changes(PROFILE))
-    assert {"cache": "decoded"} in list_changes(make_profile(dataset={"records": 60_000}))
-    fix = get_fix(make_profile(dataset={"records": 1000}, option_costs={"cached": 2000.0}), cache="decoded")
-    assert fix.predicted_images_per_second == pytest.approx(predict_rate(0.01e-3 + MADE_S / 2))
 
 
 def test_a_cache_of_records_costs_what_copying_them_out_of_it_takes() -> None:
@@ -100,53 +157,10 @@ def test_a_cache_does_not_shorten_what_a_stage_behind_it_waits_for() -> None:
         assert not any("cache" in changes for changes in list_changes(profile))
 
 
-def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
-    """Of 100,000 images, 19.7 GB decoded, 61 % fit into 12 GB. Each saves what it would in a whole cache."""
-    profile = make_profile(dataset={"records": 100_000}, option_costs={"cached": 2000.0})
-    fix = get_fix(profile, cache="decoded", cache_bytes="11444MiB")
-    share = 12e9 / (100_000 * 256 * 256 * 3)
-    expected = predict_rate((1 - share) * STAGES_S + share * (0.01e-3 + MADE_S / 2))
-    assert fix.predicted_images_per_second == pytest.approx(expected)
-    assert {"cache": "decoded"} not in list_changes(profile)
-    textbook = make_profile(dataset={"records": 100_000, "by_engine": False})
-    assert not any("cache_bytes" in changes for changes in list_changes(textbook))
-
-
 def test_what_was_not_tried_is_not_proposed() -> None:
     profile = make_profile(dataset={"records": 1000}, option_costs={"now": None})
     assert {name for changes in list_changes(profile) for name in changes} == {"cache"}
     assert {"cache": "decoded"} not in list_changes(profile)
-
-
-SQUARES = {"stored_size": (500, 500), "mean_size": None, "address": "gs://b/my ds@cats"}
-NEW_SHARDS = "tfpipe reshard /data/flowers /data/flowers-new"
-
-
-@pytest.mark.parametrize(
-    ("changes", "instruction", "left_s"),
-    [  # half of the bytes are read, as the sample showed
-        ({}, f"{NEW_SHARDS} --resize-short 256", 0.01e-3 + 0.5 * (0.2e-3 + MADE_S)),
-        ({"dataset": SQUARES}, "tfpipe reshard 'gs://b/my ds@cats' 'gs://b/my ds-new' --square 256", None),
-        (
-            {"dataset": {**SQUARES, "address": "/data/flowers", "formats": ("RAW",)}},
-            f"{NEW_SHARDS} --encoding raw --square 256",
-            None,
-        ),
-        (
-            {"dataset": {"short_side": None}, "option_costs": {"seekable": 3000.0}},
-            f"{NEW_SHARDS} --seekable",
-            STAGES_S - 0.25 * MADE_S,
-        ),
-    ],
-)
-def test_images_are_stored_for_the_model(changes: Any, instruction: str, left_s: float | None) -> None:
-    (fix,) = get_fixes(make_profile(**changes), "write_data")
-    assert fix.instruction == instruction
-    if left_s is not None:
-        assert fix.predicted_images_per_second == pytest.approx(predict_rate(left_s))
-    if not changes:
-        assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 224."
-    assert get_fixes(make_profile(dataset={"short_side": None}), "write_data") == []
 
 
 TEXTBOOK: dict[str, Any] = {"by_engine": False}
@@ -272,25 +286,6 @@ def test_stages_of_the_users_own_behind_batch_stay_behind_the_engine() -> None:
         assert [dict(fix.changes) for fix in list_fixes(profile) if "engine" in fix.reason] == expected
 
 
-READS_MUCH = (make_stage("read", 700), *(stage for stage in PROFILE.stages if stage.name != "read"))
-"""Stages that take 4,000 us for an image, 700 of them to read it."""
-
-
-@pytest.mark.parametrize(
-    ("described", "command"), [(True, "tfpipe reshard /data/flowers /data/flowers-new"), (False, INDEX_FIRST)]
-)
-def test_features_that_nobody_reads_are_left_out(described: bool, command: str) -> None:
-    """Reading takes 700 of 4,000 us in the pipeline, for ten times the bytes that are left."""
-    data = {"unread_features": ("blob/mask", "a depth"), "unread_share": 0.9, "described": described}
-    profile = make_profile(stages=READS_MUCH, dataset=data)
-    fix = next(fix for fix in list_fixes(profile) if "--drop-feature" in fix.instruction)
-    assert fix.instruction == f"{command} --drop-feature blob/mask --drop-feature 'a depth'"
-    assert fix.predicted_images_per_second == pytest.approx(1000 * 4000 / (4000 - 630))
-    for changes in ({"unread_share": 0.05}, {"unread_features": (), "unread_share": 0.0}):
-        few = make_profile(stages=READS_MUCH, dataset={**data, **changes})
-        assert not any("--drop-feature" in fix.instruction for fix in list_fixes(few))
-
-
 def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
     """New shards take more effort than any option, but give much more images than a cache of a few records."""
     data = {"unread_features": ("blob",), "unread_share": 0.9, "short_side": None}
@@ -323,14 +318,6 @@ def test_an_option_that_is_worth_it_stands_before_new_shards_that_give_more(read
     assert first.changes == {"tf_data.num_parallel_calls": None}
     assert second.instruction.endswith(" --resize-short 256")
     assert [round(fix.predicted_images_per_second) for fix in (first, second)] == rates
-
-
-def test_waiting_for_the_storage_falls_with_the_bytes() -> None:
-    host = {"storage_bytes_per_second": 99e6, "storage_limit_bytes_per_second": 100e6, "cpu_fraction": 0.3}
-    data = {"unread_features": ("blob",), "unread_share": 0.5}
-    profile = make_profile(stages=(make_stage("read", 100),), dataset=data, host=host)
-    fix = next(fix for fix in list_fixes(profile) if "--drop-feature" in fix.instruction)
-    assert fix.predicted_images_per_second == pytest.approx(2000)
 
 
 def test_caches_of_uncounted_files_are_sized_by_what_was_counted() -> None:
