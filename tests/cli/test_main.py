@@ -122,7 +122,6 @@ IS_DATASET = (
     "is a dataset. `tfpipe reshard` writes it in another form, `tfpipe merge` joins it with others, `tfpipe inspect` "
     "shows it."
 )
-NEED_TENSORFLOW = ("doctor", "profile", "train")
 
 
 @pytest.fixture
@@ -236,6 +235,7 @@ MISTAKES = {
     "profile a --step-ms 5 --images-per-second 5": (
         "An accelerator has one speed. Give one of --step-ms and --images-per-second."
     ),
+    "profile a --step-ms 1 --html no/a.html": "no/a.html cannot be written: the folder ...",
     "profile a --max-idle 5": (
         "Without a step there is no idle time. Give --step-ms, or leave out --max-idle, --price-per-hour and --trainer."
     ),
@@ -289,11 +289,19 @@ def test_a_mistake_is_one_sentence(tfpipe: Tfpipe, small_dataset: Path, tmp_path
     assert said.startswith(expected.removesuffix(" ...")) if expected.endswith(" ...") else said == f"{expected}\n"
 
 
-@pytest.mark.parametrize("command", NEED_TENSORFLOW)
-def test_a_missing_library(tfpipe: Tfpipe, paths: dict[str, Path], monkeypatch, command: str) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "tensorflow" else object())
-    done = tfpipe(*fill_in(command, TAKE_DATASETS[command], paths["dataset"], paths))
-    sentence = (
-        f"`tfpipe {command}` needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
-    )
-    assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")
+@pytest.mark.parametrize(
+    ("words", "needs", "library", "extra"),
+    [
+        *((f"{name} $data", f"`tfpipe {name}`", "TensorFlow", "tensorflow") for name in ("doctor", "profile", "train")),
+        ("profile a --step-ms 1 --html a.html", "`tfpipe profile --html`", "Jinja2", "report"),
+        ("predict $empty $images", "The model in $empty", "TensorFlow", "tensorflow"),
+    ],
+)
+def test_a_missing_library(tfpipe: Tfpipe, paths: dict[str, Path], monkeypatch, words, needs, library, extra) -> None:
+    (paths["empty"] / "saved_model.pb").touch()
+    missing = library.lower()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == missing else object())
+    places = {**paths, "data": paths["dataset"]}
+    done = tfpipe(*Template(words).substitute(places).split())
+    sentence = f"{needs} needs {library}. Install it with: pip install '.[{extra}]' in a checkout of tfpipe."
+    assert done == (1, "", f"Error: {Template(sentence).substitute(places)}\n")

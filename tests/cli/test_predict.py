@@ -73,11 +73,3 @@ def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, p
     done = run_python("-m", "tfpipe", "predict", run_folder, photos / "validation", "--top", "1")
     lines = [f"{photos}/validation/{name}/0.jpg: cat 60.0%" for name in ("cat", "dog", "owl")]
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
-
-
-def test_a_missing_library_is_named(predict, photos, tmp_path, monkeypatch) -> None:
-    (tmp_path / "saved_model.pb").touch()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tensorflow" else object())
-    done = predict(tmp_path, photos)
-    sentence = "needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
-    assert (done.code, done.out, done.err) == (1, "", f"Error: The model in {tmp_path} {sentence}\n")

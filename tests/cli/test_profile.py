@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from tests.beam_jobs.commands import run_python
 from tests.conftest import PATH_OF_REPOSITORY, DrawImages, Tfpipe
 from tests.profiler.profiles import make_profile
-from tfpipe.cli.profile import profile
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError, DataError, MissingDependencyError
+from tfpipe.errors import DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.system.options import get_value
@@ -34,21 +32,6 @@ def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path:
     assert html.endswith("</html>")
     assert 'id="timeline"' in html
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_what_the_page_lacks_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch) -> None:
-    from importlib.util import find_spec
-
-    target = tmp_path / "none" / "report.html"
-    done = CliRunner().invoke(profile, ["no such dataset", "--step-ms", "1", "--html", str(target)])
-    assert isinstance(done.exception, ConfigError)
-    assert str(done.exception).startswith(f"{target} cannot be written: the folder {target.parent} does not exist.")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "jinja2" else find_spec(name))
-    done = CliRunner().invoke(profile, ["none", "--step-ms", "1", "--html", str(tmp_path / "a.html")])
-    assert isinstance(done.exception, MissingDependencyError)
-    assert str(done.exception) == (
-        "`tfpipe profile --html` needs Jinja2. Install it with: pip install '.[report]' in a checkout of tfpipe."
-    )
 
 
 def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:

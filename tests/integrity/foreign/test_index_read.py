@@ -76,22 +76,22 @@ def test_global_batches_are_those_of_the_exact_order_and_labels_count_from_0(ind
 
 
 @pytest.mark.parametrize(
-    ("augment", "cache"),
+    ("files", "augment", "cache"),
     [
-        ("host", "none"),
-        ("device", "bytes"),
-        ("host", "decoded"),
-        pytest.param("device", "none", marks=pytest.mark.slow),
-        pytest.param("host", "bytes", marks=pytest.mark.slow),
-        pytest.param("device", "decoded", marks=pytest.mark.slow),
+        *(("indexed", "host", "none"), ("indexed", "device", "bytes"), ("indexed", "host", "decoded")),
+        ("packed", "none", "bytes"),
+        pytest.param("indexed", "device", "none", marks=pytest.mark.slow),
+        pytest.param("indexed", "host", "bytes", marks=pytest.mark.slow),
+        pytest.param("indexed", "device", "decoded", marks=pytest.mark.slow),
+        pytest.param("packed", "none", "none", marks=pytest.mark.slow),
+        pytest.param("packed", "none", "decoded", marks=pytest.mark.slow),
     ],
 )
-def test_every_record_is_evaluated_once(indexed: Manifest, augment, cache) -> None:
-    size = 8 if augment == "device" else None
+def test_every_record_is_evaluated_once(request, files: str, augment: Any, cache: Any) -> None:
+    manifest, size = request.getfixturevalue(files), 8 if augment == "device" else None
     config = dataclasses.replace(IDS, training=False, augment=augment, cache=cache, decoded_size=size)
-    batches = list(build_dataset(indexed, "validation", config))
-    found = [i for b in batches for i, m in zip(b["id"].numpy(), b["mask"].numpy(), strict=True) if m]
-    assert found == list(range(40, 47))
+    batches = build_dataset(manifest, "validation", config)
+    assert [i for batch in batches for i in batch["id"].numpy()[batch["mask"].numpy()]] == list(range(40, 47))
 
 
 def test_sizes_come_from_the_headers_and_a_cache_in_files_is_refused(indexed: Manifest, tmp_path: Path) -> None:
@@ -137,14 +137,6 @@ def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
         ConfigError, match=r"`max_bad_records` is 100: that is for batches by their steps, and .* are GZIP"
     ):
         build_dataset(packed, "train", dataclasses.replace(IDS, max_bad_records=100))
-
-
-@pytest.mark.parametrize(
-    "cache", ["bytes", pytest.param("none", marks=pytest.mark.slow), pytest.param("decoded", marks=pytest.mark.slow)]
-)
-def test_compressed_files_are_evaluated_once(packed: Manifest, cache) -> None:
-    batches = list(build_dataset(packed, "validation", dataclasses.replace(IDS, training=False, cache=cache)))
-    assert [i for b in batches for i in b["id"].numpy()[b["mask"].numpy()]] == list(range(40, 47))
 
 
 def test_compressed_files_cannot_be_shared_out_for_evaluation(packed: Manifest) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +59,8 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         "proof": report.bottleneck.reason,
         "fix": None if first is None else first.instruction or dict(first.changes),
         "right_stage": report.bottleneck.stage == fault.stage,
-        "right_fix": is_right(fault, first) and has_also(fault, report.fixes),
+        "right_fix": is_right(fault, first)
+        and (not fault.also or any(fix.instruction.startswith(fault.also) for fix in report.fixes)),
         "before": report.profile.images_per_second,
     }
     # How cheap a stage gets that the user writes anew is a guess, so nothing is measured after it.
@@ -134,11 +134,6 @@ def _name_no_files(instruction: str) -> str:
     for command, general in words:
         instruction = re.sub(command, general, instruction)
     return instruction
-
-
-def has_also(fault: Fault, fixes: Sequence[Fix]) -> bool:
-    """Returns whether the other fix that the case names is there, if it names one."""
-    return not fault.also or any(fix.instruction.startswith(fault.also) for fix in fixes)
 
 
 def _get_disturbance(profile: PipelineProfile) -> float:
