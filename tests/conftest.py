@@ -113,6 +113,12 @@ class Ran(NamedTuple):
     err: str
 
     @property
+    def ok(self) -> "Ran":
+        """Itself, if the command did not fail."""
+        assert self.code == 0, self.err
+        return self
+
+    @property
     def json(self) -> Any:
         """What it printed, for those that print one JSON object."""
         return json.loads(self.out)

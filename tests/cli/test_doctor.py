@@ -97,8 +97,7 @@ def test_the_default_split(small_dataset: Path, monkeypatch) -> None:
 
 def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
-    done = tfpipe("doctor", small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--num-replicas", 8, "--json")
-    assert done.code == 0
+    done = tfpipe("doctor", small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--num-replicas", 8, "--json").ok
     document = done.json
     checks = {check["name"]: check for check in document["checks"]}
     assert ([name for name, check in checks.items() if check["status"] == "failure"], document["ok"]) == ([], True)

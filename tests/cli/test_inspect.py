@@ -162,8 +162,7 @@ def test_of_many_labels_the_largest_are_shown_and_of_none_that(inspect, pets: st
 def test_names_are_neither_markup_nor_control_characters(inspect, pets: str) -> None:
     names = ["[bold red]cat[/]", "dog\x1b[2J\n", "\u202eowl :smile: " + "x" * 100]
     edit(pets, name="[link=evil]pets\x07[/link]", label_names=names, skipped={"*[/]\x9b": 1})
-    done = inspect(pets, columns=160)
-    assert done.code == 0
+    done = inspect(pets, columns=160).ok
     assert done.lines[1].startswith("from [link=evil]pets\ufffd[/link] by tfpipe")
     text = "\n".join(done.lines)
     assert "[bold red]cat[/]               6" in text

@@ -46,8 +46,7 @@ def boxes(tmp_path: Path) -> Path:
 
 def write_page(tfpipe: Tfpipe, dataset: Path, count: int, *more: object) -> Path:
     path = dataset.parent / "page.html"
-    done = tfpipe("inspect", dataset, "--page", count, path, *more)
-    assert done.code == 0, done.err
+    assert tfpipe("inspect", dataset, "--page", count, path, *more).ok
     return path
 
 

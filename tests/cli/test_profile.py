@@ -78,8 +78,7 @@ def test_the_options_that_help_are_written(small_dataset, tmp_path, tfpipe, begi
     known = make_profile(config=begin, dataset={"records": 1000}, option_costs=costs)
     monkeypatch.setattr("tfpipe.profiler.measure.profile.profile_pipeline", lambda *_: known)
     path = tmp_path / "a.toml"
-    done = tfpipe("profile", small_dataset, "--config", tmp_path / "begin.toml", *SHORT_RUN, "--apply", path)
-    assert done.code == 0, done.err
+    done = tfpipe("profile", small_dataset, "--config", tmp_path / "begin.toml", *SHORT_RUN, "--apply", path).ok
     tried = [fix for fix in done.json["fixes"] if fix["kept"] is not None]
     kept = [fix for fix in tried if fix["kept"]]
     assert kept[0]["measured_images_per_second"] == 1500
@@ -116,8 +115,7 @@ def test_real_turns(small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe, begin: 
 
 def test_without_a_step_the_rate_is_told(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.profiler.measure.clocks._read_machine_s", lambda: None)  # other tests run
-    done = tfpipe("profile", small_dataset, "--batch-size", 4, "--image-size", 16, "--seconds", 0.3)
-    assert done.code == 0, done.err
+    done = tfpipe("profile", small_dataset, "--batch-size", 4, "--image-size", 16, "--seconds", 0.3).ok
     assert re.fullmatch(r"\S.* limits? this pipeline: [\d,]+ images/s\.", done.lines[0])
     assert re.search(r"^This pipeline gives [\d,]+ images/s; this host's cores allow [\d,]+", done.out, re.MULTILINE)
     assert re.search(r"^decode +[\d,]+ +\d+%", done.out, re.MULTILINE)
@@ -164,8 +162,7 @@ def folder(tmp_path: Path, draw_images: DrawImages, monkeypatch) -> Path:
 def test_a_report_in_text_and_a_share_of_idle_time_that_is_too_large(folder: Path, tfpipe: Tfpipe) -> None:
     """An image waits far longer than a busy machine keeps a thread waiting."""
     (folder / "own_loader.py").write_text(LOADER.replace("0.002", "0.1"))
-    done = tfpipe("profile", "--loader", "own_loader:make", "--step-ms", "5", "--seconds", "1")
-    assert done.code == 0, done.err
+    done = tfpipe("profile", "--loader", "own_loader:make", "--step-ms", "5", "--seconds", "1").ok
     first = done.lines[done.lines[0].startswith("Busy neighbors: ")]  # other tests
     assert first.startswith("Bottleneck: too few workers (own_loader.py:")
     assert "The accelerator needs 800 images/s, and this pipeline gives " in done.out
@@ -232,8 +229,7 @@ def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch) -> Iterator[Tfpipe]:
 
 
 def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
-    done = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:blacken", "--json")
-    assert done.code == 0, done.err
+    assert run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:blacken", "--json").ok
     assert len(list(tmp_path.glob("pixels-*-0"))) == 1  # processes
     broken = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:raise_error")
     assert broken.code == 1

@@ -60,9 +60,7 @@ def test_the_sample_data(first: tuple[Path, Ran]) -> None:
 
 
 def test_run_again_says_what_was_kept_and_all_of_it_as_json(shapes: Path, shard) -> None:
-    done = shard(SAMPLE, shapes, "--json")
-    result = json.loads(done.out)
-    assert done.code == 0
+    result = shard(SAMPLE, shapes, "--json").ok.json
     assert result.pop("seconds") > 0
     assert result.pop("images_per_second") > 0
     assert result == {
@@ -78,9 +76,7 @@ def test_run_again_says_what_was_kept_and_all_of_it_as_json(shapes: Path, shard)
         "skipped": {"*.md": 1, "*.py": 1, "*.txt": 1},
         "kept_shards": 1,
     }
-    done = shard(SAMPLE, shapes)
-    assert done.code == 0
-    assert done.out.splitlines()[-1].endswith(", 1 shard finished before")
+    assert shard(SAMPLE, shapes).ok.lines[-1].endswith(", 1 shard finished before")
 
 
 def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
@@ -173,9 +169,7 @@ def test_a_scheduler_names_the_part(shard, tmp_path, monkeypatch, environment, v
 
 
 def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
-    done = tfpipe("reshard", shapes, tmp_path / "out", "--num-shards", 4, "--json")
-    assert done.code == 0, done.err
-    result = done.json
+    result = tfpipe("reshard", shapes, tmp_path / "out", "--num-shards", 4, "--json").ok.json
     num_bytes = sum(path.stat().st_size for path in shapes.glob("*.tfrecord"))
     assert result["splits"] == {"train": {"records": 149, "shards": 4, "bytes": num_bytes}}
     assert result["classes"] == {"circle": 50, "square": 49, "triangle": 50}
@@ -184,13 +178,11 @@ def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
 
 
 def test_smaller_images(shapes: Path, tmp_path: Path, tfpipe) -> None:
-    done = tfpipe("reshard", shapes, tmp_path / "out", "--square", 16, "--encoding", "raw", "--quality", 80)
-    assert done.code == 0, done.err
+    done = tfpipe("reshard", shapes, tmp_path / "out", "--square", 16, "--encoding", "raw", "--quality", 80).ok
     assert any(line.startswith("changed: ") and ", 149 resized" in line for line in done.lines)
     image = json.loads((tmp_path / "out" / "manifest.json").read_text())["image"]
     assert [image[name] for name in ("encoding", "square", "quality", "reencode_progressive")] == ["raw", 16, 80, False]
-    again = tfpipe("reshard", tmp_path / "out", tmp_path / "smaller", "--square", 8)
-    assert again.code == 0, again.err
+    assert tfpipe("reshard", tmp_path / "out", tmp_path / "smaller", "--square", 8).ok
     shown = tfpipe("inspect", tmp_path / "smaller").out
     assert "made from: encoding raw, square 16, quality 80" in " ".join(shown.split())
 
@@ -198,8 +190,7 @@ def test_smaller_images(shapes: Path, tmp_path: Path, tfpipe) -> None:
 def test_foreign_files_without_a_feature(foreign, tmp_path: Path, tfpipe) -> None:
     files = foreign.imagenet(tmp_path / "files", "GZIP")
     assert tfpipe("index", files).code == 0
-    done = tfpipe("reshard", files, tmp_path / "out", "--drop-feature", "id", "--num-shards", 2)
-    assert done.code == 0, done.err
+    done = tfpipe("reshard", files, tmp_path / "out", "--drop-feature", "id", "--num-shards", 2).ok
     assert [line.split(",")[0] for line in done.lines[:2]] == ["train: 40 records", "validation: 7 records"]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["format_version"] == 1
@@ -214,9 +205,7 @@ def test_foreign_files_without_a_feature(foreign, tmp_path: Path, tfpipe) -> Non
 
 
 def test_one_dataset_is_merged_twice(shapes: Path, tmp_path: Path, tfpipe) -> None:
-    code, out, err = tfpipe("merge", shapes, shapes, tmp_path / "out", "--num-shards", 2, "--json", "--workers", 1)
-    assert code == 0, err
-    result = json.loads(out)
+    result = tfpipe("merge", shapes, shapes, tmp_path / "out", "--num-shards", 2, "--json", "--workers", 1).ok.json
     assert result["splits"]["train"]["records"] == 298
     assert result["duplicates"] == {"within": {"train": 149}, "across": 0, "dropped": 0}
     code, out, err = tfpipe("merge", shapes, shapes, tmp_path / "less", "--drop-duplicates", "--dry-run")
@@ -246,9 +235,7 @@ def write_csv(path: str, header: Sequence[str], rows: Sequence[Sequence[object]]
 
 def make(shard, *args: object) -> list[str]:
     """Returns the lines that a job without a fault prints, but the last."""
-    done = shard(*args)
-    assert done.code == 0, done.err
-    *lines, last = done.out.splitlines()
+    *lines, last = shard(*args).ok.out.splitlines()
     assert " is complete: " in last
     return [line for line in lines if "record" not in line]
 

@@ -193,8 +193,7 @@ def test_raw_pixels_boxes_and_other_columns_are_read_by_the_page(tmp_path: Path,
         rows = csv.writer(file)
         rows.writerow(["image", "xmin", "ymin", "xmax", "ymax", "box_label", "stars", "text"])
         rows.writerow(["green.png", "0.25", "0", "0.5", "1", "0", "-7", "déjà"])
-    made = tfpipe("shard", tmp_path / "boxes.csv", tmp_path / "out", "--encoding", "raw", "--square", "8")
-    assert made.code == 0, made.err
+    assert tfpipe("shard", tmp_path / "boxes.csv", tmp_path / "out", "--encoding", "raw", "--square", "8").ok
     manifest, splits = read_dataset(tmp_path / "out")
     (record,) = splits["train"]
     side = manifest["image"]["square"]
@@ -210,8 +209,7 @@ def test_raw_pixels_boxes_and_other_columns_are_read_by_the_page(tmp_path: Path,
 def test_shards_of_another_program_are_read_by_the_page(tmp_path: Path, tfpipe: Tfpipe) -> None:
     rows = [{"picture": make_png(0), "kind": label, "tags": ["a"] * label} for label in (1, 3, 2)]
     write_foreign(tmp_path / "data" / "train-00000-of-00001", rows)
-    indexed = tfpipe("index", tmp_path / "data", "--label-key", "kind")
-    assert indexed.code == 0, indexed.err
+    assert tfpipe("index", tmp_path / "data", "--label-key", "kind").ok
     manifest, splits = read_dataset(tmp_path / "data")
     keys = {"image_key": "picture", "label_key": "kind"}
     assert manifest["foreign"] == {"root": ".", **keys, "label_base": 1, "compression": ""}

@@ -205,12 +205,10 @@ def test_the_page_lists_the_fields_of_a_json_output(
     words = {"DATASET": small_dataset, "OUT": tmp_path / "out", "FOREIGN": tmp_path / "foreign"}
     words["IMAGES"] = small_dataset.parent / "images"
     name = "shard" if "dry-run" in command else command.split()[0]
-    printed = tfpipe(name, *(words.get(word, word) for word in arguments.split()), "--json")
-    assert printed.code == 0, printed.err
+    document = tfpipe(name, *(words.get(word, word) for word in arguments.split()), "--json").ok.json
     first = command if name == "shard" else f"`{command}`"
     (row,) = (line for line in (REFERENCE / "json.md").read_text().splitlines() if line.startswith(f"| {first} |"))
     listed = re.findall(r"`(\w+)`", row.removeprefix(f"| {first}"))
-    document = printed.json
     assert set(document) <= set(listed)
     if command == "inspect" or name == "shard":
         assert {key for split in document["splits"].values() for key in split} <= set(listed)
