@@ -104,7 +104,7 @@ def repair(
             return done
     with staging.open(identity, f"repairs into {output}"):
         content = ContentCheck.from_manifest(manifest, decode=not quick)
-        sized, shared = measure(jobs), (content, manifest, staging)
+        sized, shared = measure(jobs, source, listing), (content, manifest, staging)
         written = run_on_files(WORKERS, repair_shard, sized, shared, workers=workers, observer=observer)
         shards: dict[str, list[WrittenShard]] = {}
         for job, shard in zip(jobs, written, strict=True):

@@ -86,7 +86,8 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         manifest, content = _open_manifest(target, listing, report)
         jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
     shared = (None if options.quick else content,)
-    reports = run_on_files(WORKERS, check_file, measure(jobs), shared, workers=options.workers, observer=observer)
+    sized = measure(jobs, target, listing)
+    reports = run_on_files(WORKERS, check_file, sized, shared, workers=options.workers, observer=observer)
     report.files, report.records = len(jobs), sum(file.records for file in reports)
     report.bytes = sum(file.bytes for file in reports)
     report.checked += reports
@@ -155,8 +156,10 @@ def shard_files(listing: Mapping[str, int]) -> list[str]:
     return sorted(filter(file_names.is_shard_name, listing))
 
 
-def measure(jobs: Sequence[FileJob]) -> list[tuple[FileJob, int]]:
+def measure(jobs: Sequence[FileJob], directory: str, listing: Mapping[str, int] | None) -> list[tuple[FileJob, int]]:
     """Returns the jobs, each with the bytes of its file, and 0 for one that cannot be read."""
+    if listing is not None and all(job.path == file_io.join(directory, job.name) for job in jobs):
+        return [(job, listing.get(job.name, 0)) for job in jobs]
     return [(job, max(0, size)) for job, size in zip(jobs, file_io.get_sizes([job.path for job in jobs]), strict=True)]
 
 
