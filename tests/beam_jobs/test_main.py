@@ -21,25 +21,6 @@ from tfpipe.format.image_form import ImageForm
 BeamJobs = Callable[..., Ran]
 
 
-ALL_OPTIONS = ShardConfig(
-    input="gs://in/a folder",
-    output="gs://out",
-    splits={"train": 0.75, "test": 0.25},
-    group_by="patient",
-    image_root="gs://photos/all of them",
-    labels="labels.txt",
-    num_shards=8,
-    shuffle=False,
-    seed=-3,
-    form=ImageForm(encoding="jpeg", resize_short=256, quality=90, reencode_progressive=True, max_pixels=1000),
-    max_bad=0.02,
-    keep_quarantined=True,
-    drop_duplicates=True,
-    overwrite=True,
-    workers=3,
-)
-
-
 def test_every_option_reaches_the_job(monkeypatch) -> None:
     runs: list[tuple[ShardConfig, tuple[str, ...]]] = []
 
@@ -53,11 +34,15 @@ def test_every_option_reaches_the_job(monkeypatch) -> None:
     beam_args = ("--runner=DataflowRunner", "--label", "a=b")
     paths = ("gs://in/a folder", "gs://out", "--image-root", "gs://photos/all of them")
     jobs.main(["shard", *paths, *words.split(), "--", *beam_args], standalone_mode=False)
-    form = {"encoding": "jpeg", "reencode_progressive": True}
+    splits, form = {"train": 0.75, "test": 0.25}, {"encoding": "jpeg", "reencode_progressive": True}
+    images = {"image_root": "gs://photos/all of them", "labels": "labels.txt", "group_by": "patient", "splits": splits}
+    shards = {"num_shards": 8, "shuffle": False, "seed": -3, "overwrite": True, "workers": 3, "drop_duplicates": True}
+    shards |= {"form": ImageForm(**form, resize_short=256, quality=90, max_pixels=1000)}
+    shards |= {"max_bad": 0.02, "keep_quarantined": True}
     jobs.main(["reshard", "a b", "out", "--encoding", "jpeg", "--reencode-progressive"], standalone_mode=False)
     jobs.main(["merge", "a", "b", "out", "--num-shards", "2", "--", *beam_args], standalone_mode=False)
     assert runs == [
-        (ALL_OPTIONS, beam_args),
+        (ShardConfig("gs://in/a folder", "gs://out", **images, **shards), beam_args),
         (ShardConfig("a b", "out", datasets=("a b",), form_changes=form), ()),
         (ShardConfig("a, b", "out", datasets=("a", "b"), num_shards=2), beam_args),
     ]

@@ -3,8 +3,6 @@
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 from beam_jobs import job_stores
 from beam_jobs.process_pool import map_in_order, map_unordered
-from tests.beam_jobs.commands import POOL_DIED, ROOT, list_processes, run_python, wait_for
+from tests.beam_jobs.commands import POOL_DIED, ROOT, run_python
 from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool
@@ -69,28 +67,6 @@ def test_a_killed_worker_ends_the_work(count: int) -> None:
     assert refusal(DataError, list, results) == POOL_DIED
     assert time.monotonic() - started < 10
     assert process_pool.running == set()
-
-
-PARENT = """
-import sys, time
-from beam_jobs.process_pool import map_unordered
-if __name__ == "__main__":
-    print("started", flush=True)
-    list(map_unordered(time.sleep, [30] * 4, 2))
-"""
-
-
-def test_workers_end_with_their_parent(tmp_path: Any) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, start_new_session=True)
-    wait_for(lambda: len(list_processes(parent.pid)) >= 4)  # parent, fork server, tracker, workers
-    time.sleep(0.3)
-    parent.kill()
-    parent.wait()
-    wait_for(lambda: not list_processes(parent.pid), 5)
-    parent.stdout.close()
 
 
 INTERRUPTED = """

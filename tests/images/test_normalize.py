@@ -53,12 +53,9 @@ def test_a_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool
         assert (got.channels, got.colorspace) == ((1, "Grayscale") if mode == "L" else (3, "RGB"))
         assert (got.changed, got.noticed) == ((), ("progressive",) if progressive else ())
         assert got.boxes == tuple(boxes)
+    square = make.jpeg(32, 32, mode=mode, progressive=progressive)
+    assert prepare_image(square, ImageForm(square=32)).encoded == square
     assert np.abs(tf_jpeg(data).astype(int) - np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))).max() <= 1
-
-
-def test_a_good_square_jpeg_stays(make: Any) -> None:
-    data = make.jpeg(32, 32)
-    assert prepare_image(data, ImageForm(square=32)).encoded == data
 
 
 @pytest.mark.parametrize(("depth", "row"), [(1, b"\xa0"), (2, b"\x1b"), (4, b"\x0f\x80"), (8, b"\x00\x07\xff\x80")])

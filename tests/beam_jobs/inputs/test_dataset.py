@@ -172,18 +172,6 @@ def test_images_of_another_form(dataset: Path, tmp_path: Path, changes: dict[str
     assert sum(manifest.changed.values()) > 1
 
 
-def test_what_is_small_enough_stays(tmp_path: Path) -> None:
-    photos = {"cat/small.jpg": make_jpeg(1, (20, 10)), "cat/large.jpg": make_jpeg(1, (40, 50))}
-    make_dataset(write_files(tmp_path / "in", photos), tmp_path / "ds")
-    manifest = join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"resize_short": 20})
-    assert manifest.changed == {"resized": 1}
-    before, after = (
-        dict(zip(read_images(tmp_path / name), read_payloads(tmp_path / name), strict=True)) for name in ("ds", "out")
-    )
-    assert after["cat/small.jpg"] == before["cat/small.jpg"]
-    assert Image.open(io.BytesIO(read_images(tmp_path / "out")["cat/large.jpg"])).size == (20, 25)
-
-
 def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [
         *({"resize_short": 12}, {"square": 10, "encoding": "raw"}, {"square": 6}),
