@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_many
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.storage import file_io
 
 OPTIONS = {"num_shards": 6, "seed": 3}
 
@@ -130,18 +132,8 @@ def test_a_part_that_ended_while_it_gave_shards_other_names(tmp_path: Path, monk
     source, options = write_files(tmp_path / "in", files), {"num_shards": 6, "seed": 0, "shuffle": False, "max_bad": 3}
     make_dataset(source, tmp_path / "straight", **options)
     config = plan(source, tmp_path / "out", **options)
-    from tfpipe.storage import file_io
-
-    rename, calls = file_io.rename, list[str]()
-
-    def crash(first: str, second: str) -> None:
-        calls.append(second)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        rename(first, second)
-
     with monkeypatch.context() as patch:
-        patch.setattr(file_io, "rename", crash)
+        patch.setattr(file_io, "rename", Mock(wraps=file_io.rename, side_effect=[*[DEFAULT] * 3, KeyboardInterrupt]))
         with pytest.raises(KeyboardInterrupt):
             run_part(config, (0, 2))
     assert not run_part(config, (1, 2)).is_complete

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.fuzz import targets
 
-REPOSITORY = Path(__file__).parent.parent.parent
 SLOW = ("resync", "manifest", "schema", "form", "tfds", "view", "catalog", "column")
 RUNS = {**dict.fromkeys(targets.TARGETS, 1000), **dict.fromkeys(SLOW, 100), "checked_json": 20}
 
@@ -37,11 +37,11 @@ def test_the_command_keeps_what_fails_and_repeats_it(tmp_path: Path) -> None:
         "command.main(['--target', 'naming', '--seed', '1', '--output', sys.argv[1]])\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "KeyError: 'planted'" in done.stderr) == (1, True)
     (kept,) = tmp_path.glob("naming-*")
     assert f"python -m tests.fuzz --target naming --input {kept}\n" in done.stdout
     assert len(kept.read_bytes()) % 3 == 0
     again = [sys.executable, "-m", "tests.fuzz", "--target", "naming", "--input", str(kept)]
-    done = subprocess.run(again, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout in ("naming: read\n", "naming: refused, as it must be\n")

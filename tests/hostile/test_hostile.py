@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.integrity.made import payload, write_dataset
 from tfpipe.format.file_names import index_name
 from tfpipe.format.record_index import encode_index
@@ -29,11 +30,6 @@ class Case(NamedTuple):
     message: str
     quick: bool = True
     """`tfpipe verify` reads it in a second too; it reads holes as it reads everything."""
-
-
-def write_good(folder: Path) -> Path:
-    payloads = [payload(k) for k in range(6)]
-    return write_dataset(folder, {"train": payloads[:3], "train:1": payloads[3:]})
 
 
 def _manifest(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
@@ -235,7 +231,6 @@ RECORDS = {
 }
 
 
-REPOSITORY = Path(__file__).parent.parent.parent
 MAX_BYTES = 200 * 10**6
 CASES = {**MANIFESTS, **PLACES, **INDEXES, **RECORDS}
 BAD_MANIFESTS = {*MANIFESTS, *(name for name in PLACES if name.startswith("manifest.json"))}
@@ -260,7 +255,8 @@ def said(request, tmp_path_factory) -> Said:
     """
     given = {entry: names[k % request.param :: request.param] for k, (entry, names) in enumerate(GIVEN.items())}
     folder = tmp_path_factory.mktemp("hostile")
-    good = write_good(folder / "good")
+    payloads = [payload(k) for k in range(6)]
+    good = write_dataset(folder / "good", {"train": payloads[:3], "train:1": payloads[3:]})
     folders = {name: folder / str(k) for k, name in enumerate(CASES)}
     for name, case in CASES.items():
         case.change(shutil.copytree(good, folders[name]))
@@ -269,7 +265,7 @@ def said(request, tmp_path_factory) -> Said:
         hash_stream(file)
     words = [word for entry, names in given.items() for word in (entry, *(str(folders[name]) for name in names))]
     command = [sys.executable, "-m", "tests.hostile.measure", *words]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     pairs = [(entry, name) for entry, names in given.items() for name in names]
     found: dict[str, dict[str, str]] = {entry: {} for entry in given}

@@ -1,4 +1,4 @@
-"""Protocol servers on loopback: emulators of the stores of Google, with its XML interface, and Amazon, behind proxies."""
+"""Servers of protocols on loopback: emulators of Google, with its XML interface, and of Amazon, behind proxies."""
 
 import hashlib
 import threading

@@ -150,40 +150,31 @@ def test_what_is_not_there_is_a_sentence(cloud: Cloud, local: Path) -> None:
         repair(put(cloud, local), taken)
 
 
-def _repair(source: str, output: str) -> object:
-    return repair(source, output, workers=0)
-
-
-def _export(source: str, output: str) -> object:
-    return export(ExportConfig(source, output, "parquet", workers=0))
-
-
-def _index(source: str, output: str) -> object:
-    return index(IndexConfig(f"{source}/train-*", output=output))
-
-
-def _reshard(source: str, output: str) -> object:
-    job_stores.configure(())
-    return join_datasets([source], output, num_shards=2)
+RUNS: dict[str, Callable[[str, str], Any]] = {
+    "repair": lambda source, output: repair(source, output, workers=0),
+    "export": lambda source, output: export(ExportConfig(source, output, "parquet", workers=0)),
+    "index": lambda source, output: index(IndexConfig(f"{source}/train-*", output=output)),
+    "reshard": lambda source, output: (job_stores.configure(()), join_datasets([source], output, num_shards=2)),
+}
 
 
 @pytest.mark.parametrize(
-    ("run", "every"),
+    ("name", "every"),
     [
-        *(pytest.param(run, 37, id=run.__name__) for run in (_repair, _export, _index)),
-        *(pytest.param(run, 1, id=f"each{run.__name__}", marks=pytest.mark.slow) for run in (_repair, _export, _index)),
-        pytest.param(_reshard, 5, id="_reshard", marks=pytest.mark.slow),
+        *((name, 37) for name in ("repair", "export", "index")),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("repair", "export", "index")),
+        pytest.param("reshard", 5, marks=pytest.mark.slow),
     ],
 )
-def test_a_store_that_dies_at_any_request(cloud, tmp_path, monkeypatch, run: Callable[[str, str], Any], every: int):
+def test_a_store_that_dies_at_any_request(cloud, tmp_path, monkeypatch, name: str, every: int):
     """From request n on nothing is answered; the same call then makes the files of a run without a fault."""
     monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), ONCE))
     small = write_dataset(tmp_path / "small", {f"train:{k}": [payload(k)] for k in range(2)})
-    source, output = put(cloud, small), f"{cloud.new()}/out"
+    run, source, output = RUNS[name], put(cloud, small), f"{cloud.new()}/out"
     cloud.proxy.reset()
     run(source, output)
     expected, count = _comparable(cloud.tree(output), output), len(cloud.proxy.log)
-    finished = "export.json" if run is _export else file_names.MANIFEST
+    finished = "export.json" if name == "export" else file_names.MANIFEST
     for number in range(0, count, every):
         output = f"{cloud.new()}/out"
         cloud.proxy.reset()

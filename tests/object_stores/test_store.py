@@ -5,8 +5,9 @@ import gc
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -263,17 +264,11 @@ def test_options_come_before_the_environment(amazon: Amazon, monkeypatch) -> Non
 
 
 def test_a_bucket_is_opened_once(google: Google, monkeypatch) -> None:
-    opened: list[str] = []
-    make = buckets._open_google
-
-    def note(name: str, options: StoreOptions, client: dict[str, object]) -> object:
-        opened.append(name)
-        return make(name, options, client)
-
-    monkeypatch.setattr(buckets, "_open_google", note)
+    opened = Mock(wraps=buckets._open_google)
+    monkeypatch.setattr(buckets, "_open_google", opened)
     folder, store = google.put(google.new(), OBJECTS), Store("gs", retries=HASTY)
     assert [store.size(f"{folder}/{name}") for name in OBJECTS] == [*map(len, OBJECTS.values())]
-    assert opened == [split_url(folder)[0]]
+    assert [call.args[0] for call in opened.mock_calls] == [split_url(folder)[0]]
 
 
 def test_amazon_tells_the_region_of_a_bucket(amazon: Amazon) -> None:
@@ -290,17 +285,9 @@ def test_without_the_package(monkeypatch) -> None:
     assert refusal(MissingDependencyError, Store, "gs") == message
 
 
-class _Expired:
-    """Credentials that cannot be renewed."""
-
-    config: Mapping[str, str] = {}
-
-    def __call__(self) -> object:
-        raise RuntimeError("Reauthentication is needed. Please log in.")
-
-
 def test_credentials_that_cannot_be_renewed_are_one_sentence(google: Google, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(buckets, "_answer_emulator", buckets._Renewed(_Expired()))
+    expired = Mock(config={}, side_effect=RuntimeError("Reauthentication is needed. Please log in."))
+    monkeypatch.setattr(buckets, "_answer_emulator", buckets._Renewed(expired))
     sentence = r"^The credentials for gs://data cannot be used: Reauthentication is needed\. Please log in\.$"
     with pytest.raises(DataError, match=sentence):
         Store("gs", retries=HASTY).check("gs://data/a")

@@ -33,17 +33,14 @@ GOLDEN = {
 }
 
 
-def make_listing(refs: list[ImageRef], **fields: Any) -> Listing:
-    labels = tuple(sorted({ref.label for ref in refs if ref.label is not None}))
-    return Listing("photos", "/photos", ImageTable.from_refs(refs), **{"label_names": labels, **fields})
-
-
 def make_refs(count: int, size: int = 100) -> list[ImageRef]:
     return [ImageRef(f"{'ab'[i % 2]}/{i}.jpg", size, label="ab"[i % 2]) for i in range(count)]
 
 
 def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
-    return plan_listing(make_listing(refs, **(fields or {})), ShardConfig("/photos", "/out", **options))
+    labels = tuple(sorted({ref.label for ref in refs if ref.label is not None}))
+    listing = Listing("photos", "/photos", ImageTable.from_refs(refs), **{"label_names": labels, **(fields or {})})
+    return plan_listing(listing, ShardConfig("/photos", "/out", **options))
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:

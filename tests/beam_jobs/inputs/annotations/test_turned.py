@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records
@@ -87,11 +86,6 @@ def read_boxes(output: Path) -> list[list[float]]:
     return [[float(record[f"image/object/bbox/{side}"][0]) for side in _SIDES] for record in read_records(output)]
 
 
-def find_object(encoded: bytes) -> NDArray[np.bool_]:
-    pixels: NDArray[np.bool_] = np.asarray(Image.open(io.BytesIO(encoded)))[..., 0] > 0
-    return pixels
-
-
 def shard(tmp_path: Path, annotate: Annotate, photos: dict[int, tuple[Size, tuple[float, ...]]], size: Any) -> Path:
     folder = write_files(tmp_path / "in", {f"{k}.png": make_photo(k, size) for k in photos})
     make_dataset(folder, tmp_path / "out", shuffle=False, max_bad=0, **annotate(folder, photos))
@@ -101,7 +95,7 @@ def shard(tmp_path: Path, annotate: Annotate, photos: dict[int, tuple[Size, tupl
 def check_masks(output: Path) -> None:
     for record in read_records(output):
         if record.get(IMAGE_MASK):
-            shown = find_object(record["image/encoded"][0])
+            shown = np.asarray(Image.open(io.BytesIO(record["image/encoded"][0])))[..., 0] > 0
             np.testing.assert_array_equal(read_mask(record[IMAGE_MASK][0], 9999) == 1, shown)
 
 

@@ -147,13 +147,11 @@ def test_a_wrong_list_or_a_large_file_is_refused(voc: Path, tmp_path: Path) -> N
     write_files(main, {"val.txt": b"3\n1\n"})
     assert refuse_source(voc) == f"{main}/val.txt, line 2: 1 is in another split too. Remove it from one of them."
     write_files(main, {"val.txt": b"../../x\n"})
-    assert (
-        refuse_source(voc) == f"{main}/val.txt, line 1: must be the name of an image without its ending, got '../../x'."
-    )
+    message = f"{main}/val.txt, line 1: must be the name of an image without its ending, got '../../x'."
+    assert refuse_source(voc) == message
     write_files(main, {"val.txt": "1\n".encode("utf-16")})
-    assert (
-        refuse_source(voc) == f"{main}/val.txt must be a text in UTF-8, but has zeros. Save it anew with this encoding."
-    )
+    message = f"{main}/val.txt must be a text in UTF-8, but has zeros. Save it anew with this encoding."
+    assert refuse_source(voc) == message
     large = write_voc(tmp_path / "large", {"1": b" " * (2**20 + 1)})
     assert refuse_source(large) == f"{large}/Annotations/1.xml must have at most 1 MiB."
 
