@@ -3,8 +3,6 @@
 import io
 import json
 
-import pytest
-
 from tests.refusals import refusal
 from tfpipe.system.budget import ROW, Budget, OverBudget
 
@@ -14,10 +12,8 @@ def test_what_is_taken_is_gone() -> None:
     budget = given.renew()
     budget.take(bytes=10, items=2)
     budget.take(items=1)
-    with pytest.raises(OverBudget, match=r"^it has too many parts$"):
-        budget.take(items=1)
-    with pytest.raises(OverBudget, match=r"^it takes too many bytes$"):
-        budget.take(bytes=4)
+    assert refusal(OverBudget, budget.take, items=1) == "it has too many parts"
+    assert refusal(OverBudget, budget.take, bytes=4) == "it takes too many bytes"
     assert (given.bytes, given.items, given.renew(5).bytes) == (10, 3, 15)
 
 
@@ -38,16 +34,13 @@ def test_json_is_parsed_within_the_budget() -> None:
         assert refusal(OverBudget, budget.parse_json, text) == reason
     whole = "[" * 100_000 + "]" * 100_000  # too deep for Python's parser
     assert refusal(OverBudget, ROW.parse_json, whole) == "it is nested more than 100 levels deep"
-    with pytest.raises(ValueError, match="Expecting value"):
-        ROW.parse_json("[,]")
+    assert "Expecting value" in refusal(ValueError, ROW.parse_json, "[,]")
 
 
 def test_a_file_is_read_as_far_as_the_budget_goes() -> None:
     file = Budget(bytes=3 << 20).limit(io.BytesIO(bytes(4 << 20)))
     assert len(file.read(3 << 20)) == 3 << 20
-    with pytest.raises(OverBudget, match=r"^it takes too many bytes$"):
-        file.read(1)
+    assert refusal(OverBudget, file.read, 1) == "it takes too many bytes"
     file = Budget(bytes=3 << 20).limit(io.BytesIO(bytes(4 << 20)))
     assert (file.seek(2 << 20), len(file.read(10)), file.tell()) == (2 << 20, 10, (2 << 20) + 10)
-    with pytest.raises(OverBudget, match=r"^it takes too many bytes$"):
-        file.seek((3 << 20) + 1)
+    assert refusal(OverBudget, file.seek, (3 << 20) + 1) == "it takes too many bytes"

@@ -65,11 +65,9 @@ def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch) -> None:
     target = tmp_path / "none" / "page.html"
     advice = f"the folder {tmp_path}/none does not exist. Create it, or choose another place."
     assert refusal(ConfigError, check_target, str(target)) == f"{target} cannot be written: {advice}"
-    with pytest.raises(DataError, match=r"page\.html cannot be written: No such file or directory\."):
-        write_file(str(target), b"")
+    assert refusal(DataError, write_file, str(target), b"") == f"{target} cannot be written: No such file or directory."
     for refuse in (lambda: check_target(str(tmp_path)), lambda: write_file(str(tmp_path), b"")):
-        with pytest.raises(ConfigError, match="must be a file, and is a folder or a device"):
-            refuse()
+        assert "must be a file, and is a folder or a device" in refusal(ConfigError, refuse)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # who is root may everything
     with pytest.raises(ConfigError, match=r"cannot be written: no permission to write to .*\. Choose another place\."):
         check_target(str(tmp_path / "page.html"))
