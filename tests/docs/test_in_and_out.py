@@ -81,7 +81,7 @@ TESTS = {
     "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
     "several classes a record, from Python code": [
         "writer/test_write.py::test_names_and_numbers_are_stored_as_numbers",
-        "readers/test_tensor_batches.py::test_lists_are_vectors",
+        "readers/test_base.py::test_lists_are_vectors",
     ],
     "several images a record, from Python code": [
         "cli/test_kinds_of_records.py::test_records_hold_lists",

@@ -232,10 +232,7 @@ def say(call: Callable[[], object]) -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [CHOSEN, np.array(CHOSEN, np.int32), range(30), np.array([3, 1], np.uint64), []],
-)
+@pytest.mark.parametrize("numbers", [CHOSEN, np.array(CHOSEN, np.int32), range(30), np.array([3, 1], np.uint64), []])
 def test_payloads_come_in_the_order_of_the_numbers(folder: Path, numbers: list[int]) -> None:
     with reader_of(folder) as reader:
         assert reader.read_payloads(numbers) == [PAYLOADS[k] for k in numbers]

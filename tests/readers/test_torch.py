@@ -309,3 +309,60 @@ def test_two_ranks_share_the_epochs_and_go_on(processes: Processes, small_datase
         assert len({name for batch in epoch for name in batch}) == 12
     state = {**NumpyBatches(small_dataset, "train", **SHARED).state_dict(), "epoch": 1, "step": 1}
     assert read_global(processes, str(small_dataset), json.dumps(state)) == expected[4:9]
+
+
+MESHED = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height",))
+MESH = """
+import json, os, sys
+import torch
+from dataclasses import replace
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+import tfpipe
+from tfpipe.readers.torch import TorchBatches, data_loader, normalize
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height",))
+manifest = tfpipe.load_manifest(sys.argv[1])
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(192, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+whole = [parameter.detach().clone() for parameter in net.parameters()]
+parallelize_module(net, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+images = TorchBatches(manifest, "train", config, rank=mesh)
+steps = []
+for batch in data_loader(images, num_workers=0):
+    flat = normalize(batch["image"]).flatten(1)
+    hidden = torch.relu(flat @ whole[0].T + whole[1])
+    error = (net(flat) - (hidden @ whole[2].T + whole[3])).abs().max().item()
+    steps.append([batch["label"].tolist(), batch["image/height"].tolist(), error])
+evaluation = TorchBatches(manifest, "validation", replace(config, training=False), rank=mesh)
+evaluated = [batch["label"][batch["mask"]].tolist() for batch in data_loader(evaluation, num_workers=0)]
+print(json.dumps([mesh.get_coordinate(), steps, evaluated]))
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_pytorch_splits_rows_over_data_alone(small_dataset: Path, processes: Processes) -> None:
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(processes.free_ports(1)[0]), "WORLD_SIZE": "4"}
+    started = [processes.start("-c", MESH, str(small_dataset), **shared, RANK=str(rank)) for rank in range(4)]
+    results = [processes.finish(process) for process in started]
+    assert [coordinate for coordinate, _, _ in results] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    for number, expected in enumerate(build_dataset(small_dataset, "train", MESHED).take(3).as_numpy_iterator()):
+        for (part, _), steps, _ in results:
+            labels, heights, error = steps[number]
+            assert labels == expected["label"][2 * part : 2 * part + 2].tolist()
+            assert heights == expected["image/height"][2 * part : 2 * part + 2].ravel().tolist()
+            assert error < 1e-5  # two matrices, split over `tensor`
+    assert [evaluated for _, _, evaluated in results] == [[[1]], [[1]], [[0, 2]], [[0, 2]]]
+
+
+def test_a_mesh_without_data_is_refused(small_dataset: Path) -> None:
+    class Mesh:  # a real one needs processes
+        mesh_dim_names = ("replicate", "shard")
+
+    sentence = "`rank` must be a mesh with a dimension data, got replicate, shard."
+    assert refusal(ConfigError, TorchBatches, small_dataset, "train", MESHED, rank=Mesh()) == sentence

@@ -80,14 +80,8 @@ def test_sizes() -> None:
             {"augment": "device", "image_dtype": "float32"},
             "`augment` device needs `image_dtype` uint8, got 'float32': the device normalizes.",
         ),
-        (
-            {"cache_dir": "/tmp/c"},
-            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
-        ),
-        (
-            {"cache_bytes": "8GiB"},
-            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave it out.",
-        ),
+        ({"cache_dir": "/tmp/c"}, "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave it out."),
+        ({"cache_bytes": "8GiB"}, "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave it out."),
         (
             {"cache": "bytes", "cache_bytes": "8GiB", "cache_dir": "/tmp/c"},
             "`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.",
