@@ -77,15 +77,9 @@ def test_who_leaves_early_leaves_no_thread(maker: BatchMaker) -> None:
     wait_for(lambda: not started & list_threads())
 
 
-class Counted:
-    """Makes positions, and knows where it began."""
-
-    def __init__(self) -> None:
-        self.begins: list[Position] = []
-
-    def start(self, position: Position) -> Any:
-        self.begins.append(position)
-        return list_positions(position, 3, goes_on=True)
+def list_three(position: Position) -> Any:
+    """Lists the positions of epochs of three steps."""
+    return list_positions(position, 3, goes_on=True)
 
 
 def take(passes: Passes, count: int) -> list[Any]:
@@ -96,19 +90,19 @@ def take(passes: Passes, count: int) -> list[Any]:
 
 
 def test_each_pass_is_the_next_epoch() -> None:
-    counted = Counted()
-    passes = Passes(counted.start, 3, Position(0, 1), goes_on=True)
+    begins: list[Position] = []
+    passes = Passes(lambda one: begins.append(one) or list_three(one), 3, Position(0, 1), goes_on=True)
     assert list(passes) == [(0, 1), (0, 2)]
     assert list(passes) == [(1, 0), (1, 1), (1, 2)]
-    assert counted.begins == [(0, 1)]  # all of it was one run of threads
+    assert begins == [(0, 1)]  # all of it was one run of threads
     passes.position = Position(7, 2)
     assert list(passes) == [(7, 2)]
-    assert counted.begins == [(0, 1), (7, 2)]
+    assert begins == [(0, 1), (7, 2)]
     assert list(passes) == [(8, 0), (8, 1), (8, 2)]
 
 
 def test_the_pass_after_one_that_was_left_is_whole() -> None:
-    passes = Passes(Counted().start, 3, Position(0, 0), goes_on=True)
+    passes = Passes(list_three, 3, Position(0, 0), goes_on=True)
     assert take(passes, 2) == [(0, 0), (0, 1)]
     assert passes.position == (0, 2)  # what a state that is saved now goes on with
     assert list(passes) == [(1, 0), (1, 1), (1, 2)]
@@ -121,7 +115,7 @@ def test_the_pass_after_one_that_was_left_is_whole() -> None:
 
 
 def test_a_look_at_one_batch_changes_nothing() -> None:
-    passes = Passes(Counted().start, 3, Position(4, 1), goes_on=True)
+    passes = Passes(list_three, 3, Position(4, 1), goes_on=True)
     assert [take(passes, 1) for _ in range(2)] == [[(4, 1)], [(4, 1)]]
     assert passes.position == (4, 2)
     assert list(passes) == [(4, 1), (4, 2)]
@@ -136,7 +130,7 @@ def test_after_an_error_the_same_batch_comes_again() -> None:
     errors = [ValueError("once")]
 
     def start(position: Position) -> Any:
-        for one in list_positions(position, 3, goes_on=True):
+        for one in list_three(position):
             if one == (0, 1) and errors:
                 raise errors.pop()
             yield one

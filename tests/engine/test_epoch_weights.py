@@ -1,6 +1,6 @@
 """The records of an epoch in which some are read more often than others."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from tfpipe.engine.epoch_weights import RECORD_MASK, EpochWeights
 from tfpipe.format.view import ViewSplit
 
 UNIT = 65536
+UNEVEN = [UNIT // 3 + 700 * k for k in range(100)]
 
 
 def make(weights: list[int], seed: int = 0) -> tuple[EpochWeights, int]:
@@ -54,31 +55,18 @@ def test_the_parts_below_one_are_drawn_as_often_as_they_say() -> None:
 
 
 def test_an_entry_is_the_same_however_it_is_asked_for() -> None:
-    weights = [UNIT // 3 + 700 * k for k in range(100)]
-    maker, count = make(weights)
-    whole = {epoch: list_epoch(weights, epoch) for epoch in (0, 1, 5)}
+    maker, count = make(UNEVEN)
+    whole = {epoch: list_epoch(UNEVEN, epoch) for epoch in (0, 1, 5)}
     for epoch in (5, 0, 1, 0, 5):  # tables come and go
         entries = np.array([count - 1, 0, 3])
         assert maker.list_asked(epoch, entries).tolist() == [whole[epoch][k] for k in entries]
 
 
 def test_threads_share_it() -> None:
-    weights = [UNIT // 3 + 700 * k for k in range(100)]
-    maker, count = make(weights)
-    expected = [list_epoch(weights, epoch) for epoch in range(20)]
-    wrong = []
-
-    def ask(epoch: int) -> None:
-        for _ in range(20):
-            if maker.list_asked(epoch, np.arange(count)).tolist() != expected[epoch]:
-                wrong.append(epoch)
-
-    threads = [threading.Thread(target=ask, args=[epoch]) for epoch in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    maker, count = make(UNEVEN)
+    with ThreadPoolExecutor(20) as pool:
+        found = pool.map(lambda epoch: maker.list_asked(epoch, np.arange(count)).tolist(), [*range(20)] * 20)
+        assert list(found) == [list_epoch(UNEVEN, epoch) for epoch in range(20)] * 20
 
 
 @pytest.mark.parametrize("weights", [[0, 0], [100, 200]])

@@ -36,10 +36,7 @@ from tfpipe.integrity.foreign.index import IndexConfig, index
 MEND = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 SHARD = "train-00001-of-00002.tfrecord"
 INDEX = "index/train-00001-of-00002.idx"
-FEW_LINES = (
-    "The index must have 6 whole lines, got 1 in 5 bytes. "
-    "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
-)
+ANEW = "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
 
 
 @pytest.fixture
@@ -69,17 +66,18 @@ def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> Non
         assert [reader.read_payload(i) for i in range(-12, 0)] == expected
 
 
-def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch) -> None:
-    monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)
-    monkeypatch.setattr(record_reader, "_MAX_INDEX_BYTES", 6 * 8)
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """Gets the paths of all files that are opened."""
     opened: list[str] = []
     real = record_reader.open_descriptor
+    monkeypatch.setattr(record_reader, "open_descriptor", lambda path: opened.append(path) or real(path))
+    return opened
 
-    def open_descriptor(path: str):
-        opened.append(os.path.relpath(path, small_dataset))
-        return real(path)
 
-    monkeypatch.setattr(record_reader, "open_descriptor", open_descriptor)
+def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch, opened: list[str]) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)
+    monkeypatch.setattr(record_reader, "_MAX_INDEX_BYTES", 6 * 8)
     gc.collect()  # the errors of other tests hold open files
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     reader = reader_of(small_dataset)
@@ -89,7 +87,8 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
         if before:
             assert len(os.listdir("/proc/self/fd")) == before + 1
     first, second = "train-00000-of-00002", "train-00001-of-00002"
-    assert opened == [name for shard in (first, second, first) for name in (f"index/{shard}.idx", f"{shard}.tfrecord")]
+    names = [name for shard in (first, second, first) for name in (f"index/{shard}.idx", f"{shard}.tfrecord")]
+    assert opened == [str(small_dataset / name) for name in names]
     reader.close()
     if before:
         assert len(os.listdir("/proc/self/fd")) == before
@@ -97,10 +96,7 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
     reader.close()
 
 
-def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, monkeypatch) -> None:
-    opened: list[str] = []
-    real = record_reader.open_descriptor
-    monkeypatch.setattr(record_reader, "open_descriptor", lambda path: opened.append(path) or real(path))
+def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, opened: list[str]) -> None:
     with reader_of(small_dataset) as reader:
         for number in (0, 11, 1, 10, 2, 9):
             reader.read_payload(number)
@@ -131,7 +127,7 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
         (INDEX, None, f" is missing. {MEND}"),
         (SHARD, lambda data: data + b"more", " must have {} bytes, as manifest.json says, got {}. " + MEND),
         (INDEX, lambda data: b"9" * 1000, f" must have at most 60 bytes for 6 records, got 1000. {MEND}"),
-        (INDEX, lambda data: b"0 20\n", f": {FEW_LINES}"),
+        (INDEX, lambda data: b"0 20\n", f": The index must have 6 whole lines, got 1 in 5 bytes. {ANEW}"),
     ],
     ids=["no shard", "no index", "another shard", "another index", "a damaged index"],
 )
@@ -155,16 +151,11 @@ def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
     assert refusal(FormatError, lambda: reader_of(copy)[11]) == f"{copy / name} must be a regular file."
 
 
-# A dataset that was written anew since it was opened, though all sizes are equal
-
-
-RAW = ImageForm(encoding="raw", square=8)
-
-
 def write_raw(folder: Path, value: int) -> str:
+    """Writes a dataset anew, as large as before."""
     pixels = b"P6 8 8 255\n" + bytes([value]) * 192
     images = write_files(folder / f"images{value}", {f"{value}{k}.ppm": pixels for k in range(8)})
-    make_dataset(images, folder / "made", num_shards=4, shuffle=False, form=RAW, overwrite=True)
+    make_dataset(images, folder / "made", num_shards=4, shuffle=False, form=ImageForm("raw", square=8), overwrite=True)
     return str(folder / "made")
 
 

@@ -5,8 +5,6 @@ import io
 import os
 import zlib
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import pytest
 import tensorflow as tf
 

@@ -13,7 +13,6 @@ from tfpipe.format.manifest_json import dumps, loads
 from tfpipe.format.schema import image_schema
 
 SHA = "0123456789abcdef" * 4
-SIZES = ImageSizes(100, 200, 150.5, 90, 300, 123.25)
 
 
 def split(name, records):
@@ -21,7 +20,9 @@ def split(name, records):
         ShardInfo(f"{name}-{i:05d}-of-{len(records):05d}.tfrecord", n, n * 1000, SHA) for i, n in enumerate(records)
     )
     total = sum(records)
-    return SplitInfo(name, shards, {"PNG": 1, "JPEG": total - 1}, (total - 2, 2), SIZES)
+    return SplitInfo(
+        name, shards, {"PNG": 1, "JPEG": total - 1}, (total - 2, 2), ImageSizes(100, 200, 150.5, 90, 300, 123.25)
+    )
 
 
 MANIFEST = Manifest(
@@ -51,21 +52,15 @@ def test_round_trip():
 
 
 def test_order_without_meaning_does_not_show():
-    turned = replace(
-        MANIFEST,
-        splits=dict(reversed(MANIFEST.splits.items())),
-        changed=dict(reversed(MANIFEST.changed.items())),
-        image=dict(reversed(MANIFEST.image.items())),
-    )
-    assert dumps(turned) == dumps(MANIFEST)
+    turned = {name: dict(reversed(getattr(MANIFEST, name).items())) for name in ("splits", "changed", "image")}
+    assert dumps(replace(MANIFEST, **turned)) == dumps(MANIFEST)
 
 
 def test_a_shard_takes_one_line():
     lines = dumps(MANIFEST).splitlines()
     assert lines[1] == '  "format_version": 1,'
-    assert (
-        '        {"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "' + SHA + '"},'
-    ) in lines
+    shard = f'{{"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "{SHA}"}},'
+    assert " " * 8 + shard in lines
     assert '  "noticed": {},' in lines
 
 

@@ -101,24 +101,18 @@ def written(folder: Path, root: str) -> Path:
     return folder
 
 
-def test_shards_beside_the_manifest_need_no_word(tmp_path: Path, caplog) -> None:
-    manifest = load_manifest(str(written(tmp_path, ".")))
-    assert manifest.shard_directory(manifest.directory) == str(tmp_path)
-    assert not caplog.records
-
-
 def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog) -> None:
+    def locate(folder: Path, root: str | None = None) -> str:
+        manifest = load_manifest(str(folder), root=root)
+        return manifest.shard_directory(manifest.directory)
+
     folder = written(tmp_path / "index", "/data/others")
-    manifest = load_manifest(str(folder))
-    assert manifest.shard_directory(manifest.directory) == "/data/others"
+    assert locate(written(tmp_path, ".")) == str(tmp_path)
+    assert locate(folder, root="gs://bucket/others") == "gs://bucket/others"
+    assert not caplog.records
+    assert locate(folder) == "/data/others"
     message = f"The shards of {folder} lie outside it, in /data/others, as its manifest says."
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(logging.WARNING, message)]
-
-
-def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog) -> None:
-    manifest = load_manifest(str(written(tmp_path / "index", "/data/others")), root="gs://bucket/others")
-    assert manifest.shard_directory(manifest.directory) == "gs://bucket/others"
-    assert not caplog.records
 
 
 def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path, monkeypatch) -> None:

@@ -57,26 +57,10 @@ def test_every_flipped_byte_is_found() -> None:
     for at in range(len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 1
-        with pytest.raises(FormatError, match=r"^few\.view") as caught:
-            decode_view(bytes(damaged), "few.view", RECORDS)
-        if at >= body:
-            said = "few.view is damaged: its bytes have another checksum. Make the view again by `tfpipe view`."
-            assert str(caught.value) == said
+        found = refusal(FormatError, decode_view, bytes(damaged), "few.view", RECORDS)
+        said = "few.view is damaged: its bytes have another checksum. Make the view again by `tfpipe view`."
+        assert found == said if at >= body else found.startswith("few.view")
     assert len(data) > body
-
-
-OTHER_SHARDS = (
-    "few.view was made for other shards: it names 1,099,511,627,776 records of 'train', and there are 20. Make it "
-    "again by `tfpipe view`."
-)
-
-
-def harm(change: str, value: object) -> bytes:
-    text, _, body = VIEW.encode().partition(b"\n")
-    header = json.loads(text)
-    header["splits"]["train"][change] = value
-    del header["format"], header["sha256"]
-    return encode_headed("tfpipe view 1", header, [body])
 
 
 @pytest.mark.parametrize(
@@ -85,12 +69,21 @@ def harm(change: str, value: object) -> bytes:
         ("records", 2, "few.view: splits.train: it is damaged: it has 3 records and not 2."),
         ("stored_records", 17, "few.view: splits.train: it is damaged: it does not decompress to 3 bytes."),
         ("records", 11, "few.view: splits.train.records must be a whole number of at least 0 and at most 10, got 11."),
-        ("stored_records", 1 << 40, OTHER_SHARDS),
+        (
+            *("stored_records", 1 << 40),
+            "few.view was made for other shards: it names 1,099,511,627,776 records of 'train', and there are 20. Make "
+            "it again by `tfpipe view`.",
+        ),
         ("fingerprint", 3, "few.view: splits.train.fingerprint must be text, got 3."),
     ],
 )
 def test_a_header_that_lies_is_refused(change: str, value: object, reason: str) -> None:
-    assert refusal(FormatError, decode_view, harm(change, value), "few.view", RECORDS) == reason
+    text, _, body = VIEW.encode().partition(b"\n")
+    header = json.loads(text)
+    header["splits"]["train"][change] = value
+    del header["format"], header["sha256"]
+    harmed = encode_headed("tfpipe view 1", header, [body])
+    assert refusal(FormatError, decode_view, harmed, "few.view", RECORDS) == reason
 
 
 def test_another_file_is_refused() -> None:
