@@ -147,10 +147,8 @@ def _limit(blocks: NDArray[Any]) -> NDArray[np.int64]:
 def make_tokens(image: Image, scan: Scan, progressive: bool) -> list[list[Token]]:
     mcus = list(_list_mcus(image, scan))
     step = scan.interval or len(mcus)
-    if not progressive:
-        encode = _encode_sequential
-    elif scan.first == 0:
-        encode = _refine_dc if scan.high else _encode_dc
+    if not progressive or scan.first == 0:
+        encode = _refine_dc if scan.high else _encode_whole
     else:
         encode = _refine_ac if scan.high else _encode_ac
     return [encode(mcus[i : i + step], scan) for i in range(0, len(mcus), step)]
@@ -175,19 +173,21 @@ def _list_mcus(image: Image, scan: Scan) -> Iterable[list[tuple[int, list[int]]]
             ]
 
 
-def _encode_sequential(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> list[Token]:
+def _encode_whole(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> list[Token]:
+    """Encodes whole blocks, or in a progressive file the upper bits of their DC coefficients."""
     tokens: list[Token] = []
     before = [0] * len(scan.components)
     for mcu in mcus:
         for k, block in mcu:
-            _add_value(tokens, scan.dc[k], 0, block[0] - before[k])
-            before[k] = block[0]
+            dc = block[0] >> scan.low
+            _add_value(tokens, scan.dc[k], 0, dc - before[k])
+            before[k] = dc
             key, last = _AC + scan.ac[k], 0
-            for i, value in enumerate(block):
-                if value and i:
-                    _add_run(tokens, key, i - last - 1, value)
+            for i in range(1, scan.last + 1):
+                if block[i]:
+                    _add_run(tokens, key, i - last - 1, block[i])
                     last = i
-            if last < 63:
+            if last < scan.last:
                 tokens.append((key, 0, 0, 0))
     return tokens
 
@@ -200,17 +200,6 @@ def _add_value(tokens: list[Token], key: int, run: int, value: int) -> None:
 def _add_run(tokens: list[Token], key: int, zeros: int, value: int) -> None:
     tokens += [(key, 0xF0, 0, 0)] * (zeros // 16)
     _add_value(tokens, key, zeros % 16, value)
-
-
-def _encode_dc(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> list[Token]:
-    tokens: list[Token] = []
-    before = [0] * len(scan.components)
-    for mcu in mcus:
-        for k, block in mcu:
-            value = block[0] >> scan.low
-            _add_value(tokens, scan.dc[k], 0, value - before[k])
-            before[k] = value
-    return tokens
 
 
 def _refine_dc(mcus: list[list[tuple[int, list[int]]]], scan: Scan) -> list[Token]:
@@ -689,7 +678,7 @@ def _draw_progression(rng: random.Random, image: Image, interleaved: bool) -> li
         scan = chain.pop(0)
         begun.update(scan.components)
         scan.dc = tuple(rng.randrange(4) for _ in scan.components)
-        scan.ac = (rng.randrange(4),)
+        scan.ac = tuple(rng.randrange(4) for _ in scan.components)
         scan.most_eob_run = rng.choice((1, 2, 100, _MOST_EOB_RUN, _MOST_EOB_RUN))
         scans.append(scan)
         waiting = [one for one in waiting if one]

@@ -1,7 +1,5 @@
 """Some seconds of the fuzzers of the C sources: images of every kind, records, and files of records."""
 
-import os
-import random
 import re
 import subprocess
 import sys
@@ -14,9 +12,7 @@ FILES, SECONDS = 300, 15
 
 
 @pytest.mark.slow
-def test_changed_images_break_nothing(tmp_path: Path) -> None:
-    seed = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**31))
-    print(f"TFPIPE_FUZZ_SEED={seed}")
+def test_changed_images_break_nothing(tmp_path: Path, seed: int) -> None:
     writer = [sys.executable, "-m", "tests.native.jpeg_writer", str(tmp_path), str(FILES), str(seed)]
     subprocess.run(writer, cwd=FUZZ.parents[2], check=True)
     files = sorted(path.name for path in tmp_path.glob("*.jpg"))
@@ -30,8 +26,7 @@ def test_changed_images_break_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "counted"), [("records", "features"), ("reads", "records")])
-def test_damaged_records_break_nothing(target: str, counted: str) -> None:
-    seed = random.randrange(2**32)
+def test_damaged_records_break_nothing(target: str, counted: str, seed: int) -> None:
     command = [str(FUZZ / "run.sh"), target, "3", str(seed)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

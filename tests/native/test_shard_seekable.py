@@ -62,15 +62,12 @@ def test_no_pixel_and_no_digest_changes(photos: Path, dataset: Path) -> None:
     assert (images["b/x.png"], images["a/has-markers.jpg"]) == (files["b/x.png"], files["a/has-markers.jpg"])
     for name in images.keys() - {"b/x.png", "a/cmyk.jpg"}:
         assert has_chosen_interval(images[name]), name
-        np.testing.assert_array_equal(read_pixels(images[name]), read_pixels(_complete(files[name])))
+        whole = files[name].removesuffix(b"\xff\xd9") + b"\xff\xd9"
+        np.testing.assert_array_equal(read_pixels(images[name]), read_pixels(whole))
     assert has_chosen_interval(images["a/cmyk.jpg"])
     for record in read_records(dataset):
         name = bytes(record["image/filename"][0]).decode()
         assert bytes(record["image/sha256"][0]).decode() == hashlib.sha256(files[name]).hexdigest()
-
-
-def _complete(data: bytes) -> bytes:
-    return data if data.endswith(b"\xff\xd9") else data + b"\xff\xd9"
 
 
 def test_the_manifest_says_what_was_done(photos: Path, dataset: Path) -> None:

@@ -1,8 +1,8 @@
 """Results of the C sources as other compilers make them, without AVX2, and for aarch64 under an emulator.
 
-Each build runs the cases that `draw_cases` draws and must print what this machine's own build prints. For aarch64 the tests
-need QEMU (Debian's `qemu-user`), and zig from the package index. The seed is printed; `TFPIPE_FUZZ_SEED=N` repeats
-a run.
+Each build runs the cases that `draw_cases` draws and must print what this machine's own build prints. For aarch64 the
+tests need QEMU (Debian's `qemu-user`), and zig from the package index. The seed is printed; `TFPIPE_FUZZ_SEED=N`
+repeats a run.
 """
 
 import itertools
