@@ -19,7 +19,6 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 
-STEPS = "list read decode batch prefetch"
 TEXTBOOK = {
     ("none", "throughput"): "list repeat read shuffle parse decode augment batch prefetch",
     ("bytes", "throughput"): "list read cache repeat shuffle parse decode augment batch prefetch",
@@ -39,7 +38,7 @@ def config_of(cache: str = "none", kind: str = "exact", **options) -> PipelineCo
 @pytest.mark.parametrize("kind", ["exact", "evaluation"])
 def test_stages_of_a_dataset(few: Manifest, cache: str, kind: str) -> None:
     stages = build_stages(few, "train", config_of(cache, kind))
-    assert " ".join(stages.names) == STEPS
+    assert " ".join(stages.names) == "list read decode batch prefetch"
     assert set(stages.names) <= set(STAGE_NAMES)
     assert all(stage.reason for stage in stages)
 

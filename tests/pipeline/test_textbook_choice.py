@@ -80,6 +80,7 @@ def test_files_without_an_index(foreign: Path, tmp_path: Path) -> None:
     for options, refused in (
         ({"extra_features": ("marks",)}, "The feature 'marks' is a list of any length"),
         ({"augment": "device"}, "`augment` is device"),
+        ({"service": ServiceOptions(workers=("127.0.0.1:9",))}, "`service` is 127.0.0.1:9"),
     ):
         assert refuse(files, None, **options) == f"{refused}: {why} {INDEX}"
     for path in foreign.glob("train-*"):

@@ -20,7 +20,6 @@ import pytest
 
 import tfpipe
 from tests.beam_jobs.commands import wait_for
-from tests.conftest import Foreign
 from tests.flipped_bit import flip_bit
 from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
@@ -360,15 +359,6 @@ def test_several_replicas_of_a_host_get_whole_images(made: Path) -> None:
         for config in (served, replace(served, service=ServiceOptions()))
     )
     check_all_same(given, expected)
-
-
-def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) -> None:
-    config = PipelineConfig(batch_size=8, image_size=8, service=ServiceOptions(workers=("127.0.0.1:9",)))
-    files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
-    assert refusal(ConfigError, tfpipe.build_dataset, files, None, config) == (
-        f"`service` is 127.0.0.1:9: that is for batches by their steps, and {files.name} are files without a "
-        "manifest. Run `tfpipe index FILES --output INDEX`, and read INDEX: the engine makes its batches."
-    )
 
 
 ENDING = """

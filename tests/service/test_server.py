@@ -42,18 +42,25 @@ def plan(made: Path) -> dict[str, Any]:
     return json.loads(json.dumps(describe_plan(NumpyBatches(made, "train", CONFIG)._maker.plan)))
 
 
+def start(root: str | Path = "/") -> Server:
+    return Server("grpc://127.0.0.1:0", (os.path.realpath(root),), 1)
+
+
 @pytest.fixture(scope="module")
 def worker(made: Path) -> Iterator[Server]:
-    with Server("grpc://127.0.0.1:0", (os.path.realpath(made.parent),), 1) as running:
+    with start(made.parent) as running:
         yield running
 
 
-def ask(worker: Server, ticket: Any, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def connect(worker: Server) -> flight.FlightClient:
+    return flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
+
+
+def ask(worker: Server, ticket: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns a batch and the info before it, as a client that does not play by the rules gets them."""
     text = ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode()
-    with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}", **options) as client:
-        stream = client.do_get(flight.Ticket(text), flight.FlightCallOptions(timeout=60))
-        info, batch = receive(stream)
+    with connect(worker) as client:
+        info, batch = receive(client.do_get(flight.Ticket(text), flight.FlightCallOptions(timeout=60)))
         return batch, info
 
 
@@ -73,8 +80,8 @@ def change(plan: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {**plan, "options": {**plan["options"], **options}}
 
 
-def source_of(plan: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**plan, "sources": [{**plan["sources"][0], **changes}]}
+def place(plan: dict[str, Any], address: Any) -> dict[str, Any]:
+    return {**plan, "sources": [{**plan["sources"][0], "address": address}]}
 
 
 def test_a_plan_holds_no_more_than_a_batch_needs(plan: dict[str, Any], made: Path) -> None:
@@ -200,7 +207,7 @@ def test_random_tickets_hang_nothing(rng: random.Random, worker: Server, plan: d
     "address", ["/etc", "/", "/a\0b", 17, ["a"], "/" + "a/" * 9000, "http://127.0.0.1:1/x", "gs://b/x"]
 )
 def test_other_paths_are_refused(worker: Server, plan: dict[str, Any], address: Any) -> None:
-    _, end = ask(worker, make_ticket(source_of(plan, address=address)))
+    _, end = ask(worker, make_ticket(place(plan, address)))
     assert end["error"] in ("DataError", "ConfigError")
     assert "lies elsewhere" in end["text"] or end["text"].startswith(PLAN_OF)
 
@@ -217,17 +224,17 @@ def test_no_way_leads_out_of_the_roots(plan: dict[str, Any], made: Path, tmp_pat
     shard.symlink_to(tmp_path / "elsewhere")
     shutil.copytree(made, tmp_path / "root2" / "made")
     good = str(shutil.copytree(made, root / "good"))
-    with Server("grpc://127.0.0.1:0", (os.path.realpath(root),), 1) as worker:
+    with start(root) as worker:
         outside = (f"{root}/../root2/made", f"{tmp_path}/root2/made", f"{root}/link", str(linked), f"file://{made}")
         for address in outside:
-            _, end = ask(worker, make_ticket(source_of(plan, address=address)))
+            _, end = ask(worker, make_ticket(place(plan, address)))
             assert end == {
                 "error": "DataError",
                 "text": f"A worker opens only datasets below the paths that it was given, and {address} lies "
                 "elsewhere, or a file of it does. Start it with --root and a folder that holds them.",
                 "page": "",
             }
-        check_serves(worker, source_of(plan, address=good), made)
+        check_serves(worker, place(plan, good), made)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +242,7 @@ def test_no_way_leads_out_of_the_roots(plan: dict[str, Any], made: Path, tmp_pat
 )
 def test_no_way_leads_out_of_a_url(plan: dict[str, Any], address: str) -> None:
     with Server("grpc://127.0.0.1:0", ("gs://b/data",), 1) as worker:
-        _, end = ask(worker, make_ticket(source_of(plan, address=address)))
+        _, end = ask(worker, make_ticket(place(plan, address)))
     assert f"and {address} lies elsewhere" in end["text"]
 
 
@@ -300,8 +307,8 @@ def test_heavy_plans_delay_another_client_little(made: Path, plan: dict[str, Any
 
     monkeypatch.setattr(Server, "_make", wait)
     monkeypatch.setattr(module, "_AT_ONCE", 4)
-    with Server("grpc://127.0.0.1:0", (os.path.realpath(made.parent),), 1) as worker:
-        client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
+    with start(made.parent) as worker:
+        client = connect(worker)
         heavy = [client.do_get(as_ticket(change(plan, seed=100 + number % 16))) for number in range(160)]
         wait_for(lambda: len(worker._serving.requests) == 160)
         stream = client.do_get(as_ticket(plan))
@@ -322,8 +329,8 @@ def test_clients_that_take_nothing_end_the_worker_when_others_wait(
     ended = threading.Event()
     monkeypatch.setattr(module, "os", SimpleNamespace(_exit=lambda code: ended.set()))
     large = as_ticket(change(plan, image_size=2000, image_dtype="float32"))
-    with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
-        client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
+    with start() as worker:
+        client = connect(worker)
         left = [client.do_get(large) for _ in range(2)]
         wait_for(lambda: sum(each.granted.is_set() for each in worker._serving.requests) == 2)
         waiting = client.do_get(as_ticket(plan))
@@ -336,9 +343,9 @@ def test_a_client_that_leaves_gives_its_slot_back(made: Path, plan: dict[str, An
     monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(module, "_AT_ONCE", 2)
     large = as_ticket(change(plan, image_size=2000, image_dtype="float32"))
-    with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
+    with start() as worker:
         for _ in range(6):
-            with flight.FlightClient(f"grpc://127.0.0.1:{worker.port}") as client:
+            with connect(worker) as client:
                 client.do_get(large).cancel()
         check_serves(worker, plan, made)
         wait_for(lambda: not worker._serving.requests)
@@ -349,8 +356,8 @@ def test_more_requests_than_may_wait_are_refused(plan: dict[str, Any], monkeypat
     monkeypatch.setattr(module, "_AT_ONCE", 1)
     monkeypatch.setattr(module, "_MOST_WAITING", 2)
     monkeypatch.setattr(Server, "_make", lambda *_: (free.wait(60), {})[1])
-    with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
-        client = flight.FlightClient(f"grpc://127.0.0.1:{worker.port}")
+    with start() as worker:
+        client = connect(worker)
         streams = [client.do_get(as_ticket(plan)) for _ in range(3)]
         wait_for(lambda: len(worker._serving.requests) == 3)
         with pytest.raises(flight.FlightUnavailableError, match="it has too many requests"):
@@ -360,7 +367,7 @@ def test_more_requests_than_may_wait_are_refused(plan: dict[str, Any], monkeypat
 
 
 def test_the_makers_of_the_last_plans_stay_open(made: Path, plan: dict[str, Any]) -> None:
-    with Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
+    with start() as worker:
         for seed in range(20):
             ask(worker, make_ticket(change(plan, seed=seed)))
         assert len(worker._makers) == 16
