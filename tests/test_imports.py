@@ -167,16 +167,13 @@ def test_this_machine_shards_without_beam(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_public_names_load_and_are_listed() -> None:
+def test_public_names_load_and_are_listed_and_an_unknown_one_is_an_attribute_error() -> None:
     stub = ast.parse(Path(tfpipe.__file__).with_suffix(".pyi").read_text())
     typed = {alias.asname for node in ast.walk(stub) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert typed == set(tfpipe.__all__)  # what type checkers see is what is loaded
     assert [name for name in dir(tfpipe) if not name.startswith("__")] == sorted(set(tfpipe.__all__) - {"__version__"})
     for name in tfpipe.__all__:
         assert getattr(tfpipe, name) is not None
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Manifesto'"):
         _ = tfpipe.Manifesto
 

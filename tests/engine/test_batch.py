@@ -198,15 +198,12 @@ def test_a_split_without_a_whole_record_is_an_error(tmp_path: Path) -> None:
         make_maker(manifest, max_bad_records=100, batch_size=1).read(0, 0)
 
 
-def test_more_than_may_be_left_out_is_an_error(damaged: tuple[Manifest, list[str]]) -> None:
+def test_a_missing_file_is_left_out_but_more_than_may_be_is_an_error(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, places = damaged
     maker = make_maker(manifest, max_bad_records=1, training=False)
     maker.make(0, 0)
     sentence = f"At most 1 bad records may be left out (`max_bad_records`); one more is {places[1]}."
     assert refusal(DataError, maker.make, 0, 2) == sentence
-
-
-def test_a_missing_file_is_left_out_too(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, _ = damaged
     maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=12)
     (Path(manifest.directory) / manifest.splits["train"].shards[1].file).unlink()

@@ -54,15 +54,12 @@ def test_the_parts_below_one_are_drawn_as_often_as_they_say() -> None:
     np.testing.assert_allclose(often, [0.1, 0.5, 0.9, 1.5, 1.0], atol=0.02)
 
 
-def test_an_entry_is_the_same_however_it_is_asked_for() -> None:
+def test_an_entry_is_the_same_however_it_is_asked_for_and_by_any_threads() -> None:
     maker, count = make(UNEVEN)
     whole = {epoch: list_epoch(UNEVEN, epoch) for epoch in (0, 1, 5)}
     for epoch in (5, 0, 1, 0, 5):  # tables come and go
         entries = np.array([count - 1, 0, 3])
         assert maker.list_asked(epoch, entries).tolist() == [whole[epoch][k] for k in entries]
-
-
-def test_threads_share_it() -> None:
     maker, count = make(UNEVEN)
     with ThreadPoolExecutor(20) as pool:
         found = pool.map(lambda epoch: maker.list_asked(epoch, np.arange(count)).tolist(), [*range(20)] * 20)

@@ -200,13 +200,10 @@ def test_a_record_of_a_billion_is_found_at_its_step():
         assert order.list_numbers(epoch, step)[row] == 123_456_789
 
 
-def test_any_rows_of_a_batch():
+def test_any_rows_of_a_batch_and_a_block_no_longer_than_an_epoch():
     whole = SMALL.list_numbers(3, 1)
     assert SMALL.list_numbers(3, 1, range(5, 0, -2)).tolist() == whole[[5, 3, 1]].tolist()
     assert SMALL.list_numbers(3, 1, range(2, 2)).shape == (0,)
-
-
-def test_a_block_is_no_longer_than_an_epoch():
     order = Order(100, 30, 16)
     assert (order.block_records, order.head_steps, order.steps_per_epoch) == (3, 3, 3)
     assert order == Order(100, 30, 3)

@@ -123,7 +123,7 @@ def test_a_wrong_value_is_named(keys: tuple[Any, ...], value: object, message: s
     assert refusal(FormatError, read, document, Outer, "m") == f"m: {message}"
 
 
-def test_long_texts_are_refused() -> None:
+def test_long_texts_are_refused_and_long_paths_shown_in_short() -> None:
     assert read("x" * MAX_TEXT, str) == "x" * MAX_TEXT
     with pytest.raises(FormatError, match=r"^m: a must be text of at most 10,000 characters, got 'xxxxx"):
         read("x" * (MAX_TEXT + 1), str, "m", "a")
@@ -131,9 +131,6 @@ def test_long_texts_are_refused() -> None:
         FormatError, match=r"^m: a must be an object whose keys have at most 10,000 characters, got {'xx"
     ):
         read({"x" * (MAX_TEXT + 1): 1}, dict[str, int], "m", "a")
-
-
-def test_a_long_path_is_shown_in_short() -> None:
     assert refusal(FormatError, read, {}, Inner, "m", "a" * 1000) == f"m: {'a' * 100}…{'a' * 94}.count is missing."
     for error in (refuse("m", "a" * 10**6, "no."), wrong("m", "a" * 10**6, "text", 10**5000)):
         assert len(str(error)) < 300

@@ -49,22 +49,13 @@ def test_round_trip():
     assert dumps(loads(text)) == text
     assert text.isascii()
     assert text.endswith("}\n")
-
-
-def test_order_without_meaning_does_not_show():
     turned = {name: dict(reversed(getattr(MANIFEST, name).items())) for name in ("splits", "changed", "image")}
     assert dumps(replace(MANIFEST, **turned)) == dumps(MANIFEST)
-
-
-def test_a_shard_takes_one_line():
     lines = dumps(MANIFEST).splitlines()
     assert lines[1] == '  "format_version": 1,'
     shard = f'{{"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "{SHA}"}},'
     assert " " * 8 + shard in lines
     assert '  "noticed": {},' in lines
-
-
-def test_an_unlabelled_empty_dataset():
     empty = replace(
         MANIFEST, label_names=(), splits={"train": SplitInfo("train", (), {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))}
     )

@@ -35,13 +35,10 @@ def changed(**foreign: object) -> str:
     return json.dumps(document)
 
 
-def test_it_comes_back() -> None:
+def test_it_comes_back_with_the_shards_own_keys() -> None:
     assert loads(dumps(MANIFEST)) == MANIFEST
     own = replace(MANIFEST, foreign=None, schema=image_schema(labeled=False, boxes=False, box_labels=False), splits={})
     assert "foreign" not in json.loads(dumps(own))
-
-
-def test_keys_are_the_shards_own() -> None:
     assert (MANIFEST.image_key, MANIFEST.label_key, MANIFEST.label_base) == ("image", "label", 1)
     assert MANIFEST.compression == "GZIP"
     own = replace(MANIFEST, foreign=None)
@@ -84,13 +81,10 @@ def test_names_cannot_leave_the_root(name: str) -> None:
     assert len(found) < 400
 
 
-def test_no_file_is_two_shards() -> None:
+def test_a_foreign_name_may_lie_in_folders_and_no_file_is_two_shards() -> None:
     document = json.loads(dumps(MANIFEST))
     document["splits"]["test"] = document["splits"]["train"]
     assert "a name that no other shard has" in refusal(FormatError, loads, json.dumps(document))
-
-
-def test_a_foreign_name_may_lie_in_folders() -> None:
     assert file_names.check_foreign_name("images/2024/part 7.tfrecord") == "images/2024/part 7.tfrecord"
     assert file_names.index_name("images/part-7") == "index/images/part-7.idx"
 

@@ -33,12 +33,9 @@ GOOD = {
 }
 
 
-def test_encode():
+def test_empty_lists_and_whole_numbers_are_encoded():
     same = {**GOOD, "ids": np.empty(0, np.int64), "xs": np.empty(0, np.float32)}
     assert encode_example(SMALL.check(GOOD)) == encode_example(same)
-
-
-def test_whole_numbers_are_good_floats():
     whole = {**GOOD, "score": 2, "matrix": np.arange(4), "xs": [1, True, np.int64(3)]}
     decoded = decode_example(encode_example(SMALL.check(whole)))
     assert decoded["score"].tolist() == [2.0]

@@ -39,14 +39,11 @@ def test_an_epoch_reads_the_sum_of_the_weights_rounded(weights: list[int] | None
     assert make_split([0, 3, 9], weights).epoch_records == epoch
 
 
-def test_a_pickled_split_takes_a_bit_for_each_record() -> None:
+def test_pickled_splits_are_small_and_digests_are_those_of_records_and_weights() -> None:
     split = make_split(list(range(0, 80_000, 2)), stored=80_000)
     assert len(pickle.dumps(split)) < 500  # 10,000 bytes of bits, which are alike
     assert pickle.loads(pickle.dumps(split)).numbers.tolist() == split.numbers.tolist()
     assert pickle.loads(pickle.dumps(split)).digest == split.digest
-
-
-def test_splits_with_other_records_or_weights_have_other_digests() -> None:
     splits = [make_split([0, 1]), make_split([0, 2]), make_split([0, 1], [1, 1]), make_split([0, 1], [1, 2])]
     assert len({split.digest for split in splits}) == 4
 
@@ -86,14 +83,11 @@ def test_a_header_that_lies_is_refused(change: str, value: object, reason: str) 
     assert refusal(FormatError, decode_view, harmed, "few.view", RECORDS) == reason
 
 
-def test_another_file_is_refused() -> None:
+def test_another_file_and_one_that_would_take_much_memory_are_refused() -> None:
     with pytest.raises(FormatError, match=r"^x is not a view of tfpipe, or is damaged\.$"):
         decode_view(b"\xff\xd8\xff", "x", RECORDS)
     with pytest.raises(FormatError, match=r"^x: format must be 'tfpipe view 1', got 'tfpipe view 2'\.$"):
         decode_view(VIEW.encode().replace(b"tfpipe view 1", b"tfpipe view 2"), "x", RECORDS)
-
-
-def test_a_small_file_cannot_take_much_memory() -> None:
     bomb = zlib.compress(bytes(50_000_000))
     with pytest.raises(zlib.error):
         zlib.decompress(bomb[:10])

@@ -108,14 +108,11 @@ def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -
             assert (image[..., :2] == [10 * number, 60]).all()
 
 
-def test_whole_images_are_resized(three: tfpipe.Manifest) -> None:
+def test_whole_images_are_resized_and_the_device_crops_each(three: tfpipe.Manifest) -> None:
     for batch in read(three, make_config(augment="none", images=2)):
         for images, number in zip(batch["image"], get_numbers(batch), strict=True):
             assert (images[..., 0] == 10 * number).all()
             assert images.shape == (2, *SIZE, 3)
-
-
-def test_the_device_crops_each_image(three: tfpipe.Manifest) -> None:
     maker = open_data(three, "train", make_config(), Host())
     images = maker.choose_images(maker.read(0, 0))
     (batch, *_) = read(three, make_config(augment="device", decoded_size=20))

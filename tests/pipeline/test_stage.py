@@ -89,14 +89,11 @@ def test_they_print_as_a_table() -> None:
     assert len(set(STAGE_NAMES)) == len(STAGE_NAMES)
 
 
-def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
+def test_options_go_with_the_dataset_and_autotune_by_stages_beside_a_users_own() -> None:
     options = tf_data_options(replace_options(CONFIG, {"tf_data.private_threadpool_size": 3}), deterministic=True)
     stages = Stages(counting(), options)
     for dataset in (stages.dataset(), stages.until("list").dataset()):
         assert dataset.options().threading.private_threadpool_size == 3
-
-
-def test_autotune_goes_by_stages_beside_a_stage_of_the_users_own() -> None:
     plain = Stages(counting(), tf_data_options(CONFIG, deterministic=True))
     own = plain.insert_after("decode", Stage("noise", lambda dataset: dataset.map(lambda x: x)))
     algorithms = [stages.dataset().options().autotune.autotune_algorithm for stages in (plain, own)]

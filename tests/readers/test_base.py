@@ -244,7 +244,7 @@ def test_so_many_finished_batches_wait(small_dataset: Path, open_face: Open, wai
     batches.close()
 
 
-def test_workers_share_the_waiting_batches(small_dataset: Path) -> None:
+def test_workers_share_the_waiting_batches_and_grain_makes_its_own(small_dataset: Path) -> None:
     def count(workers: int, waiting: int | None, **functions: Any) -> Any:
         images = TorchBatches(small_dataset, "train", PipelineConfig(**OPTIONS, prefetch_batches=waiting), **functions)
         return data_loader(images, workers).prefetch_factor
@@ -254,9 +254,6 @@ def test_workers_share_the_waiting_batches(small_dataset: Path) -> None:
         count(2, 0)
     with pytest.raises(ConfigError, match=r"^`prefetch_batches` 3 needs workers with a `transform`"):
         count(0, 3, transform=lambda image: image)
-
-
-def test_batches_that_others_make_ahead_are_not_counted_here(small_dataset: Path) -> None:
     config = PipelineConfig(**OPTIONS, prefetch_batches=3)
     assert refusal(ConfigError, GrainBatches, small_dataset, "train", config) == (
         "`prefetch_batches` 3 is decided by Grain: give `grain.ReadOptions(prefetch_buffer_size=...)`, and leave it "

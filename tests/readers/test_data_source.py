@@ -137,7 +137,7 @@ def test_the_split_is_read_once_for_all_lookups(records: DataSource, monkeypatch
     assert len(read) == 8
 
 
-def test_a_batch_is_its_records(records: DataSource) -> None:
+def test_a_batch_and_columns_are_those_of_the_records(records: DataSource) -> None:
     for view in (records, records[::-1], records[[5, 1, 5, 0]]):
         batch = view.__getitems__([3, -1, 0, 3])
         assert [repr(record) for record in batch] == [repr(view[k]) for k in (3, -1, 0, 3)]
@@ -146,9 +146,6 @@ def test_a_batch_is_its_records(records: DataSource) -> None:
     assert records.__getitems__([]) == []
     sentence = "A record of 'train' must have an index from -3 to 2, got 3."
     assert refusal(IndexError, records[2:5].__getitems__, np.array([0, 3])) == sentence
-
-
-def test_columns_are_the_features_of_a_view(records: DataSource) -> None:
     memory = np.zeros(1 << 14, np.uint8)
     columns = records[::-1].read_columns([0, 3, -1], ["image/encoded", "image/class/label"], memory)
     assert [encoded.tobytes() for encoded in columns["image/encoded"]] == [png(7), png(4), png(0)]

@@ -19,7 +19,7 @@ def make(folder: Path, **options: object) -> NumpyBatches:
     return NumpyBatches(folder, "train", PipelineConfig(**{**OPTIONS, **options}))
 
 
-def test_forms_of_a_batch(small_dataset: Path) -> None:
+def test_forms_of_a_batch_and_a_step_that_is_not_there(small_dataset: Path) -> None:
     image, label = next(iter(make(small_dataset, as_supervised=True, one_hot=True)))
     assert (image.dtype, image.shape, label.dtype, label.shape) == (np.uint8, (4, 8, 8, 3), np.float32, (4, 3))
     bits = next(iter(make(small_dataset, image_dtype="bfloat16")))["image"]
@@ -33,9 +33,6 @@ def test_forms_of_a_batch(small_dataset: Path) -> None:
     assert [mask.tolist() for _, _, mask in evaluation] == [[1.0] * 3]  # each pass is whole
     shared = NumpyBatches(small_dataset, "validation", evaluation.config, rank=(0, 2))
     assert [mask.tolist() for _, _, mask in shared] == [[1.0, 0.0]]
-
-
-def test_a_step_that_is_not_there_is_refused(small_dataset: Path) -> None:
     with pytest.raises(ConfigError, match=r"^`start_step` must be at least 0, got -1\.$"):
         make(small_dataset).read(-1)
 

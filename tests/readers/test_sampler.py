@@ -73,14 +73,11 @@ def test_the_records_are_those_of_a_reader(small_dataset: Any) -> None:
         assert [record.name for record in records.__getitems__(numbers)] == names
 
 
-def test_a_pass_that_was_left_is_followed_by_a_whole_epoch() -> None:
+def test_a_pass_that_was_left_is_followed_by_a_whole_epoch_but_a_look_changes_nothing() -> None:
     sampler = make_sampler(start_step=2)
     assert list(islice(sampler, 2)) == list_steps(2, 4)
     assert sampler.position == (0, 4)
     assert list(sampler) == list_steps(STEPS, 2 * STEPS)
-
-
-def test_a_look_at_one_batch_changes_nothing() -> None:
     sampler = make_sampler()
     assert next(iter(make_loader(sampler))).tolist() == list_steps(0, 1)[0]
     assert list(sampler) == list_steps(0, STEPS)
@@ -153,7 +150,7 @@ def test_set_epoch_keeps_the_step_of_a_state_and_refuses_another_epoch() -> None
     assert list(sampler) == list_steps(0, STEPS)
 
 
-def test_a_second_sharding_is_refused() -> None:
+def test_ranks_are_asked_for_when_a_pass_begins_and_a_second_sharding_is_refused() -> None:
     from torch.utils.data.distributed import DistributedSampler
 
     message = (
@@ -165,9 +162,6 @@ def test_a_second_sharding_is_refused() -> None:
         assert refusal(ConfigError, getattr, make_sampler(), "drop_last", False) == message
     assert make_sampler(rank=(0, 1)).drop_last is True
     assert not isinstance(make_sampler(), BatchSampler | DistributedSampler)  # which Lightning makes anew
-
-
-def test_ranks_are_asked_for_when_a_pass_begins() -> None:
     batches = iter(make_sampler())
     with fake_ranks(2):
         assert list(batches) == [rows[2:] for rows in list_steps(0, STEPS)]

@@ -103,7 +103,7 @@ def test_the_dataset_of_a_loader_ends(manifest: Manifest) -> None:
         assert names(DataLoader(loader.dataset, batch_size=None, num_workers=workers)) == expected[3:6]
 
 
-def test_ranks_are_asked_for_when_a_pass_begins(manifest: Manifest) -> None:
+def test_ranks_are_asked_for_and_checked_when_a_pass_begins(manifest: Manifest) -> None:
     num_workers = 1  # the harder case: a process has no group of its own
     expected = read_names(manifest, range(9))
     images = of(manifest)
@@ -117,9 +117,6 @@ def test_ranks_are_asked_for_when_a_pass_begins(manifest: Manifest) -> None:
         assert names(own) == [batch[2:] for batch in expected[:3]]
         assert names(given) == [batch[:2] for batch in expected[:3]]
         assert names(pickle.loads(pickle.dumps(images))) == [batch[2:] for batch in expected[6:9]]
-
-
-def test_ranks_that_cannot_share_a_batch_are_refused_when_a_pass_begins(manifest: Manifest) -> None:
     loader = data_loader(of(manifest), num_workers=0)
     with fake_ranks(3):
         found = refusal(ConfigError, lambda: next(iter(loader)))

@@ -20,7 +20,7 @@ from tfpipe.training.run_dir import RunDir, Saved, State
 OPTIONS = {"model": "small_cnn", "epochs": 3, "scale": (0.08, 1.0)}
 
 
-def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_begins_and_goes_on_and_only_the_chief_writes(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "one"
     RunDir(str(path)).begin(OPTIONS)
     begun = json.loads((path / "run.json").read_text())
@@ -29,9 +29,6 @@ def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
     RunDir(str(path)).begin(OPTIONS, {"seed": 3})
     assert RunDir(str(path)).read_options() == begun  # what it was begun with stays
     assert restore(path) == (None, [])
-
-
-def test_only_the_chief_writes(tmp_path: Path) -> None:
     run_dir = RunDir(str(tmp_path / "run"), is_chief=False)
     run_dir.begin(OPTIONS)
     run_dir.save((0, 1, np.zeros(3)), [])

@@ -68,12 +68,9 @@ def test_a_config_comes_back_from_its_file(tmp_path: Path, case: dict[str, Any],
     assert path.read_text(encoding="utf-8") == (config.to_toml() if suffix == ".toml" else config.to_json())
 
 
-def test_every_option_was_changed_and_came_back() -> None:
+def test_files_hold_every_option_and_each_was_changed() -> None:
     names = {field.name for field in dataclasses.fields(PipelineConfig)}
     assert names == {name for case in CASES for name in (*CHANGED, *case)}
-
-
-def test_files_hold_every_option_that_is_not_none() -> None:
     written = json.loads(make_config().to_json())
     expected = {
         field.name for field in dataclasses.fields(PipelineConfig) if getattr(make_config(), field.name) is not None
@@ -136,15 +133,12 @@ def test_a_file_in_another_format_is_refused(tmp_path: Path, name: str, text: st
     assert refusal(ConfigError, PipelineConfig.from_file, path).startswith(f"{path} {start}")
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_another_suffix_are_refused(tmp_path: Path) -> None:
     sentence = f"There is no configuration file {tmp_path / 'a.toml'}. Check its name."
     assert refusal(ConfigError, PipelineConfig.from_file, tmp_path / "a.toml") == sentence
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(ConfigError, match=r"folder.toml cannot be read: Is a directory\. Give"):
         PipelineConfig.from_file(tmp_path / "folder.toml")
-
-
-def test_the_suffix_decides_about_the_format(tmp_path: Path) -> None:
     for act in (make_config().to_file, PipelineConfig.from_file):
         with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got '.*a\.yaml'"):
             act(tmp_path / "a.yaml")

@@ -92,7 +92,7 @@ def test_too_few_bytes(size: int) -> None:
     assert find_headers(record_header(3)[:size], 10) == ([(0, 3)] if size >= HEADER_BYTES else [])
 
 
-def test_headers_on_the_edge_of_a_piece() -> None:
+def test_headers_on_the_edge_of_a_piece_and_of_the_file() -> None:
     places = [0, (1 << 15) - 5, 3 * (1 << 15) - 1, BUFFER_BYTES - 3, 2 * BUFFER_BYTES + 7]
     data = bytearray(3 * BUFFER_BYTES)
     for at in places:
@@ -100,9 +100,6 @@ def test_headers_on_the_edge_of_a_piece() -> None:
     reader = HashedReader(io.BytesIO(bytes(data)))
     assert [at for at, _ in iterate_headers(reader, 0, len(data))] == places
     assert [at for at, _ in iterate_headers(reader, 1, places[-1])] == places[1:-1]
-
-
-def test_what_does_not_fit_in_the_file_is_none() -> None:
     data = record_header(10) + bytes(14)
     assert list(iterate_headers(HashedReader(io.BytesIO(data)), 0, len(data))) == [(0, 10)]
     assert list(iterate_headers(HashedReader(io.BytesIO(data[:-1])), 0, len(data))) == []
@@ -162,16 +159,13 @@ def test_cut_off(file: DamagedFile) -> None:
     ]
 
 
-def test_removed_records_show_with_an_index_only(file: DamagedFile) -> None:
+def test_removed_records_show_with_an_index_only_unless_it_is_of_another_file(file: DamagedFile) -> None:
     file.remove(file.begins[1], file.sizes[1] + file.sizes[2])
     assert damages(bytes(file.data)) == []
     assert [(one.number, one.offset, one.kind) for one in damages(bytes(file.data), file)] == [
         (1, file.begins[1], "missing"),
         (2, file.begins[1], "missing"),
     ]
-
-
-def test_an_index_of_another_file_is_left(file: DamagedFile) -> None:
     assert [one.offset for one in found(file.original, DamagedFile([bytes(7)] * 5))] == file.begins
 
 

@@ -20,13 +20,10 @@ def test_every_dtype_comes_back(dtype: str) -> None:
     assert back.tolist() == array.tolist()
 
 
-def test_row_order_and_little_endian_bytes() -> None:
+def test_row_order_and_little_endian_bytes_of_arrays_lists_and_numbers() -> None:
     turned = np.array([[1, 2], [3, 4]], ">i4").T
     assert TensorType("int32", (2, 2)).to_array(turned).tobytes() == np.array([1, 3, 2, 4], "<i4").tobytes()
     assert TensorType("float32", ()).to_array(0.5).shape == ()
-
-
-def test_lists_and_numbers_keep_their_values() -> None:
     assert TensorType("uint8", (3,)).to_array([1, 2, 255]).tobytes() == b"\x01\x02\xff"
     assert TensorType("bfloat16", (2,)).to_array([1, 0.5]).tobytes() == b"\x80\x3f\x00\x3f"
     assert TensorType("bool", ()).to_array(True).tobytes() == b"\x01"
@@ -88,14 +85,11 @@ def test_what_tensorflow_writes_is_read(dtype: str, shape: tuple[int, ...]) -> N
     assert TensorType(dtype, (None,) * len(shape), "proto").read_bits(data).tobytes() == tensor.numpy().tobytes()
 
 
-def test_anything_else_is_not_a_tensor() -> None:
+def test_anything_else_is_not_a_tensor_and_another_type_is_named() -> None:
     whole = tf.io.serialize_tensor(tf.range(5)).numpy()
     others = [b"", b"\xff\xd8\xff", b"\x08", whole[:-1], whole + b"\x18\x01", tf.io.serialize_tensor(["a"]).numpy()]
     others += [tf.io.serialize_tensor(tf.constant(1j)).numpy(), whole.replace(b"\x08\x03", b"\x08\x63", 1)]
     assert [read_tensor_proto(data) for data in others] == [None] * len(others)
-
-
-def test_another_dtype_or_shape_is_named() -> None:
     data = tf.io.serialize_tensor(tf.zeros([2, 3])).numpy()
     for kind, message in (
         (TensorType("float32", (None, 4), "proto"), "float32 [?, 4], got float32 [2, 3]"),

@@ -164,14 +164,11 @@ def test_masks_take_the_class_under_each_center() -> None:
     )
 
 
-def test_layer_does_what_the_function_does():
+def test_layer_does_what_the_function_does_and_comes_back_from_its_config():
     images, (crops, flips) = random_images(4, 32, 32), draw_crops(4)
     expected = augment(images, crops, flips, (16, 16)).numpy()
     np.testing.assert_array_equal(AugmentLayer(16)(images, crops, flips).numpy(), expected)
     assert AugmentLayer(16, dtype="mixed_bfloat16")(images, crops).dtype == tf.bfloat16
-
-
-def test_layer_comes_back_from_its_config():
     layer = AugmentLayer((8, 12), AugmentOptions(scale=(0.3, 0.9), flip=False, mean=(0.5, 0.5, 0.5)), name="crop")
     for again in (
         AugmentLayer.from_config(layer.get_config()),
