@@ -152,8 +152,7 @@ def test_damage_and_wrong_sizes_are_errors():
         decoder(StoredImages(frozenset(["JPEG"]), (40, 41)))(encoded)
     with pytest.raises(error):
         decoder(StoredImages(frozenset(["RAW"]), (4, 4)))(bytes(47))
-    with pytest.raises(error, match="crop window"):
-        cut(encoded, (0, 1, 40, 40))
+    assert "crop window" in refusal(error, cut, encoded, (0, 1, 40, 40))
 
 
 @pytest.mark.parametrize("crop_box", [(0, 0, 1, 1), (36, 52, 1, 1), (0, 0, 37, 53), (9, 17, 20, 30), (0, 52, 37, 1)])

@@ -130,8 +130,7 @@ def test_where_a_run_begins(plan: Plan) -> None:
         with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 258\. Use 257"):
             check_plan(plan(batch_size=258, order=order))
 
-    with pytest.raises(ConfigError, match=r"evaluation begins at 0, got 3\."):
-        plan(start_step=3, training=False)
+    assert "evaluation begins at 0, got 3." in refusal(ConfigError, plan, start_step=3, training=False)
     for hosts, host, replicas in ((2, 2, 2), (2, 0, 3), (2, -1, 2)):
         with pytest.raises(ConfigError, match=f"got {replicas} replicas for host {host} of 2"):
             plan(hosts, host, replicas)

@@ -189,8 +189,7 @@ def test_the_end_of_an_iterator_is_no_end_of_an_epoch(small_dataset: Path, name:
         NumpyBatches(small_dataset, "train", CONFIG, **{name: stop}),
         data_loader(TorchBatches(small_dataset, "train", CONFIG, **{name: stop}), 0),
     ):
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            list(batches)
+        assert "StopIteration" in refusal(RuntimeError, list, batches)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +249,7 @@ def test_workers_share_the_waiting_batches_and_grain_makes_its_own(small_dataset
         return data_loader(images, workers).prefetch_factor
 
     assert [count(0, 3), count(2, None), count(2, 5), count(2, 1)] == [None, 2, 3, 1]
-    with pytest.raises(ConfigError, match=r"^`prefetch_batches` 0 needs `num_workers` 0: a batch of each"):
-        count(2, 0)
+    assert refusal(ConfigError, count, 2, 0).startswith("`prefetch_batches` 0 needs `num_workers` 0: a batch of each")
     with pytest.raises(ConfigError, match=r"^`prefetch_batches` 3 needs workers with a `transform`"):
         count(0, 3, transform=lambda image: image)
     config = PipelineConfig(**OPTIONS, prefetch_batches=3)

@@ -168,8 +168,7 @@ def test_a_manifest_or_a_folder_opens_it(folder: Path, monkeypatch) -> None:
     assert records[0].name == "cat/0.png"
     with pytest.raises(ConfigError, match=r"must come from `tfpipe.load_manifest`"):
         data_source(replace(manifest, directory=""), "train")
-    with pytest.raises(ConfigError, match=r"has no split 'val'; it has test, train\."):
-        data_source(manifest, "val")
+    assert "has no split 'val'; it has test, train." in refusal(ConfigError, data_source, manifest, "val")
     with pytest.raises(ConfigError, match="from a local directory, got 'hdfs://b/d'"):
         data_source(replace(manifest, directory="hdfs://b/d"), "train")
 
@@ -196,8 +195,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         assert found.startswith(f"Record {record.index} of 'train': its image cannot be used, ")
         assert reason.lower() in found.lower()
     flip_bit(folder / "train-00000-of-00001.tfrecord", -20)
-    with pytest.raises(FormatError, match="is damaged"):
-        records.with_label(0)
+    assert "is damaged" in refusal(FormatError, records.with_label, 0)
 
 
 def test_raw_pixels_need_no_decoder(tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
         "another folder."
     )
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="file/run"):
-        RunDir(str(tmp_path / "file" / "run")).begin(OPTIONS)
+    assert "file/run" in refusal(DataError, RunDir(str(tmp_path / "file" / "run")).begin, OPTIONS)
 
 
 def fill(step: int) -> State:
@@ -128,8 +127,7 @@ def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr("tfpipe.training.run_dir.ORDER_VERSION", 2)
         paths = save(tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"000002\.npz must be of a run in order version 1, got version 2"):
-        restore(tmp_path)
+    assert "000002.npz must be of a run in order version 1, got version 2" in refusal(ConfigError, restore, tmp_path)
     for path in paths:
         path.write_bytes(b"")
     with pytest.raises(DataError, match=r"None of the 2 checkpoints in .* can be read. Delete the folder"):
