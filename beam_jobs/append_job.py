@@ -14,7 +14,6 @@ from beam_jobs.shard_job import ShardResult
 from beam_jobs.shards.output_dir import make_plan_header
 from tfpipe._version import __version__
 from tfpipe.dataset.dataset_files import list_fingerprints
-from tfpipe.dataset.history import History
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.catalog import Entry
 from tfpipe.format.image_form import ImageForm
@@ -54,18 +53,13 @@ class Append:
     entry: Entry  # the new layer's in the catalog, without the number of its records
     config: ShardConfig
 
-    @property
-    def history(self) -> History:
-        """The layers of the dataset."""
-        return self.change.history
-
     def check(self, plan: Plan) -> None:
         """Refuses images whose records do not fit the dataset, or are in it already, before anything is written."""
         fingerprint = make_plan_header(self.config, plan).fingerprint
-        for layer in self.history.list_layers("append", self.history.newest):
-            made = self.history.load_appended(layer)
+        for layer in self.change.history.list_layers("append", self.change.history.newest):
+            made = self.change.history.load_appended(layer)
             if made.fingerprint == fingerprint and not self._hides_some(layer):
-                known = len(self.history.join_shards(layer - 1).label_names)
+                known = len(self.change.history.join_shards(layer - 1).label_names)
                 raise AppendedBefore(Appended(self.dataset, layer, made.label_names[known:]))
         listing = plan.listing
         if listing.box_names and self.config.labels is None:
@@ -81,15 +75,15 @@ class Append:
             image=self.config.form.to_json(),
             tool_version=__version__,
         )
-        before = self.history.join_shards(self.history.newest)
+        before = self.change.history.join_shards(self.change.history.newest)
         if (reason := explain_misfit(replace(before, directory=self.dataset), made)) is not None:
             raise DataError(f"{self.config.input} cannot be appended. {reason}")
 
     def _hides_some(self, layer: int) -> bool:
         """Returns whether records that a layer appended were deleted since."""
-        later = self.history.catalog.layers[layer - 1 :]
-        below, above = (self.history.join_shards(number).splits for number in (layer - 1, layer))
-        for name in self.history.load_appended(layer).splits:
+        later = self.change.history.catalog.layers[layer - 1 :]
+        below, above = (self.change.history.join_shards(number).splits for number in (layer - 1, layer))
+        for name in self.change.history.load_appended(layer).splits:
             first, end = below[name].stored_records if name in below else 0, above[name].stored_records
             numbers = (entry.hidden[name]["number"] for entry in later if name in entry.hidden)
             if any(np.any((first <= hidden) & (hidden < end)) for hidden in numbers):
@@ -98,7 +92,10 @@ class Append:
 
     def find_left_out(self, plan: Plan) -> dict[str, float]:
         """Returns each split's share of the present records, if by default all new images would go to `train`."""
-        records = {name: split.records for name, split in self.history.join_shards(self.history.newest).splits.items()}
+        records = {
+            name: split.records
+            for name, split in self.change.history.join_shards(self.change.history.newest).splits.items()
+        }
         is_chosen = self.config.split or self.config.splits or {shard.split for shard in plan.shards} != {DEFAULT_SPLIT}
         if is_chosen or len(records) < 2 or DEFAULT_SPLIT not in records:
             return {}
@@ -107,7 +104,7 @@ class Append:
 
     def finish(self, result: ShardResult) -> Appended:
         """Adds the layer to the catalog: from then on its records belong to the dataset."""
-        before, made = self.history.join_shards(self.history.newest), result.manifest
+        before, made = self.change.history.join_shards(self.change.history.newest), result.manifest
         records = {name: split.records for name, split in made.splits.items()}
         self.change.commit([replace(self.entry, records=records, made=list_fingerprints(made))])
         return Appended(self.dataset, self.entry.number, made.label_names[len(before.label_names) :])

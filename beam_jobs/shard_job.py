@@ -61,7 +61,7 @@ def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Pla
         )
     copies, left_out = np.zeros(len(listing.images), bool), LeftOut()
     if config.drop_duplicates:
-        copies, left_out = find_copies(listing, config.known_images, readers)
+        copies, left_out = find_copies(listing, config, readers)
     return shard_images(listing, splits, config, copies, left_out)
 
 

@@ -164,21 +164,18 @@ def _list_open_tar(
         else:
             members[name] = info.size, ImageLocation(location, begin + info.offset_data)
             is_wanted = wants is not None and wants(name, info.size)
-            content = _read_member(tar, info, seeks=not is_compressed_tar(path)) if is_wanted else None
+            content = _read_member(tar, info) if is_wanted else None
             yield ListedFile(folder + name, *members[name], content=content)
 
 
-def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo, *, seeks: bool) -> bytes:
-    if seeks:  # takes a third of the time of `extractfile`
-        assert tar.fileobj is not None
-        tar.fileobj.seek(info.offset_data)
-        data = tar.fileobj.read(info.size)
-        if len(data) != info.size:
-            raise tarfile.ReadError("unexpected end of data")
-        return data
-    file = tar.extractfile(info)
-    assert file is not None  # it is a regular file
-    return file.read()
+def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    """Reads the member that was listed last, in a third of the time of `extractfile`."""
+    assert tar.fileobj is not None
+    tar.fileobj.seek(info.offset_data)
+    data = tar.fileobj.read(info.size)
+    if len(data) != info.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return data
 
 
 def _iterate_infos(tar: tarfile.TarFile, *, seeks: bool) -> Iterator[tarfile.TarInfo]:

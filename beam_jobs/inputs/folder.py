@@ -84,8 +84,8 @@ class _TreeBuilder:
         self._masks: dict[str, FileRef] = {}
         self._has_other_names = False
 
-    def add_folder(self, files: _Files, set_aside: Callable[[ListedFile], None]) -> None:
-        """Adds the files of a folder that may be images; passes archives to `set_aside`."""
+    def add_folder(self, files: _Files) -> Iterator[ListedFile]:
+        """Adds the files of a folder that may be images, and yields the archives."""
         paths = encode_texts(files.paths)
         folders, counts = [folder for folder, _ in files.folders], [count for _, count in files.folders]
         is_plain = match_texts(paths, _PLAIN) & ~match_texts(paths, _MASK) & (files.sizes != NOT_REGULAR)
@@ -96,7 +96,7 @@ class _TreeBuilder:
         for index in np.flatnonzero(~is_plain).tolist():
             file = files.get(index)
             if not file.skip and is_listed_archive(file.path):
-                set_aside(file)
+                yield file
             else:
                 self._add_file(file, file.path)
 
@@ -141,7 +141,7 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     else:
         with file_io.explain_os_errors(f"read {source}"):
             for files in _list_files(source):
-                builder.add_folder(files, archives.append)
+                archives += builder.add_folder(files)
         located = [(file_io.join(source, path), path) for path in sorted(file.path for file in archives)]
         num_bytes = sum(file.size for file in archives)
         for inner in list_side_by_side(located, num_bytes, workers, _list_one_archive):

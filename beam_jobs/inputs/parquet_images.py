@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from beam_jobs.config import TableColumns
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size, read_batches
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.plan.image_ref import FileRef, ImageRef, PlannedImage
+from beam_jobs.plan.image_ref import FileRef, ImageRef, PlannedImage, get_mask
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
 from tfpipe.system.budget import GROWTH, UNPACKED, OverBudget
@@ -63,7 +63,7 @@ def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bo
 
 def get_row_mask(image: PlannedImage | ImageRef) -> FileRef | None:
     """Returns the mask of an image if it lies in a row of a Parquet file, else None."""
-    mask = FileRef(*cast(Any, image.mask)) if image.mask else None
+    mask = get_mask(image)
     return mask if mask is not None and mask.row_group >= 0 else None
 
 

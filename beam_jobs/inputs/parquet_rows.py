@@ -53,13 +53,8 @@ class ImageColumns:
     others: tuple[str, ...]
     is_list: bool = False  # whether a row has a list of images
     tensors: tuple[str, ...] = ()
-    tensor_leaves: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()  # of image bytes and tensors, which are most of a row's bytes
     named: Mapping[str, str] = field(default_factory=dict)  # the usual names of columns that options name, by column
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        """The leaf columns of image bytes and tensors, which are most of a row's bytes."""
-        return tuple(filter(None, (self.bytes_leaf, *self.tensor_leaves)))
 
 
 def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> ImageColumns | None:
@@ -72,9 +67,8 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
     image = _find_image(kinds, mask, given.image_column)
     mask = mask if image else ""
     classes = {name: names for name, names in _read_classes(schema.metadata or {}).items() if name in kinds}
-    labels = (
-        [given.label_column] if given.label_column is not None else ["label", *(classes if len(classes) == 1 else ())]
-    )
+    likely = ["label", *(classes if len(classes) == 1 else ())]
+    labels = likely if given.label_column is None else [given.label_column]
     label = next((name for name in labels if name in kinds and name != mask), "")
     named = {column: name for name, column in given.named.items() if column not in (image, mask, label)}
     tensors = find_tensor_columns(schema, has_images=bool(image))
@@ -86,9 +80,10 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
     kind = kind.value_type if has_lists else kind
     is_struct = _is_struct(kind)
     has_paths = is_struct and kind.get_field_index("path") >= 0
+    bytes_leaves = [_find_leaf(table, image, "bytes" if is_struct else "")] if image else []
     return ImageColumns(
         image,
-        _find_leaf(table, image, "bytes" if is_struct else "") if image else "",
+        "".join(bytes_leaves),
         _find_leaf(table, image, "path") if has_paths else "",
         mask,
         label,
@@ -96,7 +91,7 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
         tuple(name for name in kinds if name not in (image, mask, label, *tensors)),
         has_lists,
         tensors,
-        tuple(_find_leaf(table, name, "") for name in tensors),
+        (*bytes_leaves, *(_find_leaf(table, name, "") for name in tensors)),
         named,
     )
 
@@ -294,16 +289,11 @@ def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:
 
     reader = pq.ParquetFile(file, metadata=table.metadata, read_dictionary=[leaf])
     for batch in reader.iter_batches(1, [group], [leaf], use_threads=False):
-        lengths = [pc.max(pc.binary_length(values)).as_py() for values in map(_find_values, batch.columns)]
-        return max((length or 0 for length in lengths), default=0)
+        (array,) = batch.columns
+        while not isinstance(array, pa.DictionaryArray):  # the only leaf lies in lists and structs
+            array = array.field(0) if isinstance(array, pa.StructArray) else array.values
+        return pc.max(pc.binary_length(array.dictionary)).as_py() or 0
     return 0
-
-
-def _find_values(array: Any) -> Any:
-    """Returns the dictionary of the only leaf in nested lists and structs."""
-    while not isinstance(array, pa.DictionaryArray):
-        array = array.field(0) if isinstance(array, pa.StructArray) else array.values
-    return array.dictionary
 
 
 def _measure(array: Any) -> int:

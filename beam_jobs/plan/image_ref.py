@@ -81,10 +81,10 @@ class PlannedImage(NamedTuple):
     images: Sequence[Sequence[str | int]] = ()
     frame: Sequence[float] = ()
 
-    @property
-    def mask_ref(self) -> FileRef | None:
-        """The mask; None if the image has none."""
-        return FileRef(*cast(Any, self.mask)) if self.mask else None
+
+def get_mask(image: PlannedImage | ImageRef) -> FileRef | None:
+    """Returns the mask of an image; None if it has none."""
+    return FileRef(*cast(Any, image.mask)) if image.mask else None
 
 
 def list_files(image: PlannedImage | ImageRef) -> list[PlannedImage]:

@@ -189,9 +189,6 @@ class ImageTable:
     def __iter__(self) -> Iterator[ImageRef]:
         return self.iterate(np.arange(len(self)))
 
-    def __getitem__(self, index: int) -> ImageRef:
-        return next(self.iterate(np.array([range(len(self))[index]])))
-
     def iterate(self, indices: _Indices) -> Iterator[ImageRef]:
         """Yields the images at these indices, in this order. This is much faster than reading one at a time."""
         for begin in range(0, len(indices), _ROWS_AT_ONCE):

@@ -6,13 +6,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.config import USUAL_COLUMNS, ShardConfig, TableColumns
-from beam_jobs.plan.image_ref import FileRef, list_files
+from beam_jobs.config import ShardConfig
+from beam_jobs.plan.image_ref import get_mask, list_files
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
 from tfpipe.errors import DataError
@@ -115,7 +114,7 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
             files = list_files(image) if image.images else ()
             owners += [row] * len(files)
             names += [file.path for file in files]
-            mask = FileRef(*cast(Any, image.mask)) if image.mask else None
+            mask = get_mask(image)
             if mask is not None and mask.row_group < 0 and not mask.drawn:
                 masks.append(mask.path)
         yield np.array(owners, np.int64), names
@@ -134,13 +133,11 @@ class Listing:
     skipped: Counter[str] = field(default_factory=Counter)  # files, by reason
     dropped: int = 0  # copies of other images
     unpack: tuple[str, ...] = ()  # compressed files that are unpacked before a worker can read at an offset
-    row_files: tuple[str, ...] = ()  # Parquet files that hold the images
     box_names: tuple[str, ...] = ()
     images_shape: tuple[int, ...] | None = ()  # as `image_schema` takes it: `()` for one image, None for any number
     tensors: tuple[FeatureSpec, ...] = ()
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)  # in the table, of tensors that may be converted
     has_images: bool = True
-    columns: TableColumns = USUAL_COLUMNS
     missing: Missing = Missing()
     note: str = ""  # a sentence for the user
 

@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.config import TableColumns
+from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, list_files
@@ -30,7 +30,7 @@ _Identity = tuple[int, bytes, int]
 """The index of an image in the listing, the SHA-256 of its original file, and its label, or -1 for a label not read."""
 
 
-def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDArray[np.bool_], LeftOut]:
+def find_copies(listing: Listing, config: ShardConfig, readers: int) -> tuple[NDArray[np.bool_], LeftOut]:
     """Returns whether each image is left out as a copy, and how many are left out of each split and label.
 
     Of equal images one stays: one outside of `train` if there is one, so that no training image is an evaluation image,
@@ -40,17 +40,17 @@ def find_copies(listing: Listing, known_images: str, readers: int) -> tuple[NDAr
     """
     images = listing.images
     known = np.zeros((0, DIGEST_BYTES), np.uint8)
-    if known_images:
-        known = read_digests(load_history(known_images).load(with_columns=False))
+    if config.known_images:
+        known = read_digests(load_history(config.known_images).load(with_columns=False))
     candidates = np.ones(len(images), bool)
-    if listing.datasets is None and not known_images:  # the records of finished datasets have the digests
+    if listing.datasets is None and not config.known_images:  # the records of finished datasets have the digests
         _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
     chosen = np.flatnonzero(candidates)
     cuts = np.split(chosen, range(_HASHED_AT_ONCE, len(chosen), _HASHED_AT_ONCE))
     batches = (list(zip(rows.tolist(), images.iterate(rows), strict=True)) for rows in cuts)
     if listing.datasets is None:
-        found = map_unordered(_hash_batch, batches, readers, shared=(listing.root, listing.columns))
+        found = map_unordered(_hash_batch, batches, readers, shared=(listing.root, config.columns))
     else:
         found = map_unordered(_identify_batch, batches, readers, shared=(listing.datasets,))
     identities = sorted(chain.from_iterable(found))

@@ -24,7 +24,7 @@ from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_e
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, list_images
 from tfpipe.format.schema import FeatureSpec
-from tfpipe.format.tfrecord import read_record, read_record_at
+from tfpipe.format.tfrecord import read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 from tfpipe.writer.record_form import make_image_features
@@ -211,11 +211,8 @@ def _get_text(features: Mapping[str, Feature], name: str) -> str:
 
 
 def _read_payload(path: str, name: str, offset: int, size: int) -> bytes:
-    """Reads one record, from a store by one request. Nothing is read ahead, because the records' order is random."""
+    """Reads one record by one request. Nothing is read ahead, because the records' order is random."""
     try:
-        if not file_io.is_url(path):
-            with file_io.open_file(path) as file:
-                return read_record(file, offset, size)
         data = file_io.read_range(path, offset, size)
         return read_record_at(
             lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size

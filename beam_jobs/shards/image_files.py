@@ -17,7 +17,7 @@ import numpy as np
 from beam_jobs.inputs import parquet_images, parquet_tensors
 from beam_jobs.inputs.annotations.segmentation import draw_mask
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.plan.image_ref import PlannedImage, list_files
+from beam_jobs.plan.image_ref import PlannedImage, get_mask, list_files
 from beam_jobs.shards.record import (
     MAX_SOURCE_BYTES,
     NewRecord,
@@ -87,29 +87,23 @@ class ImageFiles:
         return self._make_record(planned, ([data], mask, tensors))
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[_Planned]:
-        fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
+        waiting = deque[_Planned]()
         pool, is_root_remote = ThreadPoolExecutor(_FETCHED_AHEAD), file_io.is_url(self.header.root)
         try:
             for image in planned:
                 path = image.location.file or image.path
                 is_remote = file_io.is_url(file_io.join(self.header.root, path) if is_root_remote else path)
-                if is_remote:
-                    fetched.append((image, pool.submit(self._fetch, image)))
-                while len(fetched) > (_FETCHED_AHEAD if is_remote else 0):
-                    yield self._make_later(*fetched.popleft())
-                if not is_remote:
-                    yield image, partial(self.read, image)
-            while fetched:
-                yield self._make_later(*fetched.popleft())
+                fetched = pool.submit(self._fetch, image) if is_remote else None
+                waiting.append((image, partial(self._make_fetched, image, fetched)))
+                while len(waiting) > (_FETCHED_AHEAD if is_remote else 0):
+                    yield waiting.popleft()
+            yield from waiting
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def read(self, planned: PlannedImage) -> NewRecord:
-        """Reads an image file and makes its record."""
-        return self._make_record(planned, self._fetch(planned))
-
-    def _make_later(self, planned: PlannedImage, data: Future[_Fetched]) -> _Planned:
-        return planned, lambda: self._make_record(planned, data.result())
+    def _make_fetched(self, planned: PlannedImage, fetched: Future[_Fetched] | None) -> NewRecord:
+        """Makes the record of an image file, which is read now unless a thread fetches it."""
+        return self._make_record(planned, self._fetch(planned) if fetched is None else fetched.result())
 
     def _fetch(self, planned: PlannedImage) -> _Fetched:
         """Reads an image and its mask, or several images."""
@@ -123,7 +117,7 @@ class ImageFiles:
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
         if keys.IMAGE_MASK not in self.header.schema:
             return None
-        mask = planned.mask_ref
+        mask = get_mask(planned)
         if mask is None:
             raise RejectedImage("bad", "it has no mask, and other images have one")
         if mask.drawn:

@@ -100,7 +100,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardCon
 
 def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> dict[str, str]:
     """Copies the images of Parquet files that each of many shards would read; returns the copies by Parquet file."""
-    files = plan.listing.row_files
+    files = sorted(map(str, plan.images.count_values("file"))) if plan.images.in_row_groups.any() else ()
     num_missing = len(header.shards) - len(work.list_written())
     if not files or not config.shuffle or num_missing < _COPY_ROWS_FROM_SHARDS or file_io.is_url(work.output):
         return {}

@@ -157,7 +157,7 @@ def test_classes_have_the_order_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\nperson\n")
     path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9, category=18))
     listing = list_coco(tmp_path, path, labels=str(tmp_path / "labels.txt"))
-    assert (listing.box_names, listing.images[0].box_labels) == (("cat", "dog", "person"), (2, 1))
+    assert (listing.box_names, next(iter(listing.images)).box_labels) == (("cat", "dog", "person"), (2, 1))
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     message = f"{tmp_path}/labels.txt must name every class, but 'person' is not in it."
     assert refuse(tmp_path, path, labels=str(tmp_path / "labels.txt")) == message

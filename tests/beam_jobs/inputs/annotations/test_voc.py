@@ -73,7 +73,7 @@ def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
     write_files(voc, {"Annotations/4.xml": make_xml(make_object("cat", 30, 0, 50, 10), make_object("cat", 9, 9, 8, 9))})
     listing = list_source(voc)
     assert [(ref.path, ref.split) for ref in listing.images][3] == ("JPEGImages/4.png", "")
-    assert listing.images[3].boxes == ((0.725, 0.0, 1.0, 0.5),)
+    assert [*listing.images][3].boxes == ((0.725, 0.0, 1.0, 0.5),)
     assert listing.skipped == {"box without an area in its image": 1}
 
 
