@@ -113,8 +113,8 @@ class RecordsJob:
 _MEMORY_BYTES = 32 << 20
 
 
-def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, int]:
-    """Writes a shard; returns it and the number of records that came.
+def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> WrittenShard:
+    """Writes a shard.
 
     The elements come in any order. Memory holds 32 MiB of them and 32 bytes for each record; the rest lies in a
     temporary file of this machine.
@@ -138,8 +138,7 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
                 spool.seek(ends[number])
                 return spool.read(ends[number + 1] - ends[number])
 
-            written = _write(job, work, file, np.frombuffer(digests, f"S{DIGEST_BYTES}"), read)
-            return written, written.info.records
+            return _write(job, work, file, np.frombuffer(digests, f"S{DIGEST_BYTES}"), read)
 
 
 def _write(
@@ -266,21 +265,17 @@ def _assign_record(job: RecordsJob, split: str, num_shards: int, first: int, rec
 
 def _write_shard(
     job: RecordsJob, files: Sequence[str], number: int, elements: Iterable[Element]
-) -> tuple[int, tuple[WrittenShard, int]]:
+) -> tuple[int, WrittenShard]:
     written = write_record_shard(job, files[number], elements)
     _SHARDS.inc()
     return 0, written
 
 
-def _finish(job: RecordsJob, files: Sequence[str], _: int, gathered: Iterable[tuple[WrittenShard, int] | int]) -> str:
+def _finish(job: RecordsJob, files: Sequence[str], _: int, gathered: Iterable[WrittenShard | int]) -> str:
     """Writes the manifest, after a check that the runner has brought every record to a shard."""
-    given, arrived, shards = 0, 0, []
-    for each in gathered:
-        if isinstance(each, int):
-            given += each
-        else:
-            shards.append(each[0])
-            arrived += each[1]
+    found = list(gathered)
+    shards = [each for each in found if isinstance(each, WrittenShard)]
+    given, arrived = sum(each for each in found if isinstance(each, int)), sum(shard.info.records for shard in shards)
     if arrived != given:
         raise DataError(
             f"All {given:,} records must reach a shard of {job.output}, and {arrived:,} did: Beam's runner lost or "

@@ -117,18 +117,11 @@ class CellKinds:
         if is_text and name == CAPTION and not self.has_lists:
             return TableColumn(FeatureSpec.make_text(name))
         kind: Literal["text", "values"] = "text" if is_text else "values"
-        if _NESTED in self.firsts:
-            return TableColumn(
-                FeatureSpec(name, dtype, None if _MISSING in self.lengths else (), kind=kind), is_nested=True
-            )
-        shape: tuple[int, ...] | None = None
-        if len(lengths := {max(0, length) for length in self.lengths}) == 1:
-            (length,) = lengths
-            if self.has_lists:
-                shape = (length,) if length else None  # a feature that is always empty has no fixed shape
-            elif length == 1:
-                shape = ()
-        return TableColumn(FeatureSpec(name, dtype, shape, kind=kind))
+        lengths, is_nested = {max(0, length) for length in self.lengths}, _NESTED in self.firsts
+        is_single = _MISSING not in self.lengths if is_nested else not self.has_lists and lengths == {1}
+        has_size = self.has_lists and not is_nested and len(lengths) == 1 and lengths != {0}  # always empty: no size
+        shape = () if is_single else tuple(lengths) if has_size else None
+        return TableColumn(FeatureSpec(name, dtype, shape, kind=kind), is_nested=is_nested)
 
 
 def read_kinds(kinds: Sequence[CellKinds], cells: Iterator[tuple[Any, ...]], rows: Iterator[tuple[int, int]]) -> None:

@@ -219,11 +219,6 @@ class ImageTable:
         return frozenset(_DETAILS).intersection(self._columns)
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The size of each image in bytes."""
-        return self.get_numbers("size")
-
-    @property
     def in_row_groups(self) -> NDArray[np.bool_]:
         """Whether each image lies in a row of a Parquet file, so that its exact size is unknown."""
         return self.get_numbers("row_group") >= 0

@@ -71,7 +71,7 @@ def _find_fault(path: str, *others: str) -> str:
 
 def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
     """Returns the table with each image's size in bytes, 0 if unknown, and the files that do not exist."""
-    sizes, num_missing, missing = np.where(images.in_row_groups, images.sizes, 0), 0, list[str]()
+    sizes, num_missing, missing = np.where(images.in_row_groups, images.get_numbers("size"), 0), 0, list[str]()
     for rows, names in _group_files(images, root):
         found = _find_sizes(root, names)
         lacking = [file_io.join(root, names[k]) for k in np.flatnonzero(found < 0)]

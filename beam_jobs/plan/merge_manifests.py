@@ -114,7 +114,12 @@ def merge_manifests(
         dropped=dropped,
     )
     name = "+".join(dict.fromkeys(manifest.name for manifest in manifests))
-    class_counts = _sum_class_counts(manifests, labels, len(label_names))
+    class_counts: dict[str, list[int]] = {}
+    for manifest, new_labels in zip(manifests, labels, strict=True):
+        for split in manifest.splits.values():
+            counts = class_counts.setdefault(split.name, [0] * len(label_names))
+            for label, count in zip(new_labels, split.class_counts, strict=False):  # a manifest may have no counts
+                counts[label] += count
     return MergedDatasets(name, label_names, schema, form, class_counts, inputs)
 
 
@@ -272,16 +277,3 @@ def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, A
     if _get_shape(form) != _get_shape(ImageForm()) and not only_markers:
         before = "; ".join(filter(None, [before, form.describe(whole=True)]))
     return {MADE_FROM: before} if before else {}
-
-
-def _sum_class_counts(
-    manifests: Sequence[Manifest], labels: Sequence[Sequence[int]], num_classes: int
-) -> dict[str, list[int]]:
-    counts: dict[str, list[int]] = {}
-    for manifest, new_labels in zip(manifests, labels, strict=True):
-        for name, split in manifest.splits.items():
-            split_counts = counts.setdefault(name, [0] * num_classes)
-            # A manifest without counts has an empty list.
-            for label, count in zip(new_labels, split.class_counts, strict=False):
-                split_counts[label] += count
-    return counts

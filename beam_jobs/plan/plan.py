@@ -45,8 +45,8 @@ class Plan:
         class_counts: dict[str, list[int]],
     ) -> "Plan":
         """Returns the plan with these shards; the other arguments are as in `Plan`."""
-        counts, ends = [shard[3] for shard in shards], list(accumulate(shard[3] for shard in shards))
-        sums = np.append(0, np.cumsum(images.sizes[order])[np.array(ends, np.int64) - 1])
+        counts = [shard[3] for shard in shards]
+        num_bytes = np.add.reduceat(images.get_numbers("size")[order], [0, *accumulate(counts)][:-1])
         planned: list[PlannedShard] = []
         digests, end = hashlib.sha256(), 0
         lines = _encode(images, order, counts, listing.label_names)
@@ -57,8 +57,8 @@ class Plan:
                 end += len(piece)
             digests.update(digest.digest())
             planned.append(PlannedShard(*shard, begin, end))
-        num_bytes = tuple(np.diff(sums).tolist())
-        return cls(listing, images, order, tuple(planned), num_bytes, class_counts, digests.hexdigest())
+        sizes = tuple(num_bytes.tolist())
+        return cls(listing, images, order, tuple(planned), sizes, class_counts, digests.hexdigest())
 
     def fits_threads(self, config: ShardConfig, beam_args: Sequence[str]) -> bool:
         """Returns whether threads of this process write the shards: if images are few, and decoders run in parallel."""
@@ -151,7 +151,7 @@ def _cut_shards(
     label_codes, labels = images.get_codes("label")
     for split, (begin, end) in zip(splits, pairwise([0, *accumulate(counts)]), strict=True):
         rows = order[begin:end]
-        num_by_size = -(-int(images.sizes[rows].sum()) // config.shard_size_bytes)
+        num_by_size = -(-int(images.get_numbers("size")[rows].sum()) // config.shard_size_bytes)
         num_shards = max(1, min(config.num_shards or num_by_size, len(rows)))  # so that none is empty
         ends = [len(rows) * k // num_shards for k in range(num_shards + 1)]
         shards += [(split, k, num_shards, end - begin) for k, (begin, end) in enumerate(pairwise(ends))]

@@ -38,7 +38,6 @@ _PILLOW = re.compile(r"^Requires-Dist: pillow\b[^;\n]*", re.MULTILINE)
 _PACKAGES = Path(beam_jobs.__file__).parent, Path(errors.__file__).parent
 _SOURCES = Path("tfpipe", "native", "csrc")
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest of a zip file; equal code gives equal bytes
-_Files = Iterable[tuple[str, bytes]]
 
 
 class DataflowRunner(Runner):
@@ -168,7 +167,7 @@ def build_wheel(folder: str) -> str:
     return _write_wheel(folder, stem, (*_read_code(_PACKAGES), *dist_info))
 
 
-def _write_wheel(folder: str, stem: str, files: _Files) -> str:
+def _write_wheel(folder: str, stem: str, files: Iterable[tuple[str, bytes]]) -> str:
     path = os.path.join(folder, f"{stem}-{_TAG}.whl")
     record = f"{stem}.dist-info/RECORD"
     lines = []

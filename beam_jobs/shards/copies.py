@@ -44,7 +44,7 @@ def find_copies(listing: Listing, config: ShardConfig, readers: int) -> tuple[ND
         known = read_digests(load_history(config.known_images).load(with_columns=False))
     candidates = np.ones(len(images), bool)
     if listing.datasets is None and not config.known_images:  # the records of finished datasets have the digests
-        _, inverse, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
+        _, inverse, counts = np.unique(images.get_numbers("size"), return_inverse=True, return_counts=True)
         candidates = (counts[inverse] > 1) | images.in_row_groups
     chosen = np.flatnonzero(candidates)
     cuts = np.split(chosen, range(_HASHED_AT_ONCE, len(chosen), _HASHED_AT_ONCE))

@@ -133,7 +133,7 @@ def test_the_stores_get_the_options_of_the_pipeline() -> None:
 
 
 def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch) -> None:
-    def lose(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, int]:
+    def lose(job: RecordsJob, file: str, elements: Iterable[Element]) -> WrittenShard:
         return write_record_shard(job, file, sorted(elements)[:-1])
 
     monkeypatch.setattr("beam_jobs.write_records.write_record_shard", lose)
@@ -164,9 +164,9 @@ def prepare(output: Path, **options: Any) -> RecordsJob:
 
 
 def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch) -> None:
-    in_memory, _ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
+    in_memory = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
     monkeypatch.setattr(write_records, "_MEMORY_BYTES", 100)
-    on_disk, _ = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
+    on_disk = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
     assert in_memory == on_disk
     assert (on_disk.info.records, on_disk.stats.labels) == (20, {0: 10, 1: 10})
     assert read_tree(tmp_path / "a") == read_tree(tmp_path / "b")
@@ -188,7 +188,7 @@ def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeyp
         f"Could not write {tmp_path / 'out' / FILE}: No space left on device. Free some and run the same command again."
     )
     assert read_tree(tmp_path / "out").keys() == {".tfpipe/plan.json"}
-    assert write_record_shard(job, FILE, ELEMENTS)[1] == 20
+    assert write_record_shard(job, FILE, ELEMENTS).info.records == 20
 
 
 def test_another_job_begins_anew(tmp_path: Path) -> None:
@@ -209,14 +209,14 @@ def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
         "same place? Run the same command again to make the others."
     )
     assert not (tmp_path / "out" / "manifest.json").exists()
-    empty, _ = write_record_shard(job, FILE, ELEMENTS[:1])
+    empty = write_record_shard(job, FILE, ELEMENTS[:1])
     assert refusal(DataError, job.finish, [FILE], iter([empty])) == "Split 'train' must have a record, got none."
 
 
 def test_a_finished_dataset_may_be_finished_twice(tmp_path: Path) -> None:
     """Beam may try the last bundle again."""
     job = prepare(tmp_path / "out")
-    written, _ = write_record_shard(job, FILE, ELEMENTS)
+    written = write_record_shard(job, FILE, ELEMENTS)
     fingerprint = job.finish([FILE], iter([written]))
     files = read_tree(tmp_path / "out")
     assert job.finish([FILE], iter([written])) == fingerprint

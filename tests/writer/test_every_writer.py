@@ -61,7 +61,7 @@ def write_beam_records(inputs: Path, output: Path) -> None:
     files = [f"train-{number:05d}-of-00002.tfrecord" for number in range(2)]
     job.prepare(files)
     elements = [[(hash_key(row["id"]), encode_example(row)) for row in make_records(shard)] for shard in range(2)]
-    job.finish(files, [write_record_shard(job, *each)[0] for each in zip(files, elements, strict=True)])
+    job.finish(files, [write_record_shard(job, *each) for each in zip(files, elements, strict=True)])
 
 
 JOB, WRITE = ("/.tfpipe", "writes to"), (".tfpipe-write", "writes to")

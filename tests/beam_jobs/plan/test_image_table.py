@@ -62,7 +62,7 @@ def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list
     masks = [ref.mask or ("b.png", 1, "", -1, -1, -1) for ref in reversed(refs)]
     masked = table.replace_tuples("mask", masks)
     assert list(masked) == [ref._replace(mask=mask) for ref, mask in zip(refs, masks, strict=True)]
-    assert table.sizes.tolist() == [ref.size for ref in refs]
+    assert table.get_numbers("size").tolist() == [ref.size for ref in refs]
     assert list(table.iterate_paths()) == [ref.path for ref in refs]
     assert table.get_paths(np.arange(len(refs))[::-1]) == [ref.path for ref in refs[::-1]]
     for name in ("split", "label"):
