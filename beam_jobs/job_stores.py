@@ -15,7 +15,6 @@ from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
-from tfpipe.storage.stores import TensorFlowStore
 from tfpipe.system.extras import importing
 
 
@@ -58,7 +57,7 @@ def _open_store(scheme: str, path: str) -> FileStore:
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
     if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
         with contextlib.suppress(DataError):
-            return TensorFlowStore(path)
+            return stores.TensorFlowStore(path)
     raise DataError(
         f"Files must be on a disk, or at gs://, s3://, az:// or hf://, got {path}. Mount its store as a folder, or "
         "download it first: img2dataset downloads the images that a table names into tars, which `tfpipe shard` reads."

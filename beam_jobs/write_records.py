@@ -28,10 +28,8 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.fields import Field
 from tfpipe.format import file_names
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.format.file_names import check_split_name, parse_shard_name, shard_name
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.storage import file_io
-from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output
@@ -69,7 +67,7 @@ class RecordsJob:
 
     def check_output(self) -> bytes:
         """Checks that the output may be written; returns the identity of an unfinished job there, empty without one."""
-        with explain_os_errors(f"read {self.output}"):
+        with file_io.explain_os_errors(f"read {self.output}"):
             work = self.open()
             names = file_io.list_names(work.output)
             begun = work.read_identity()
@@ -84,7 +82,7 @@ class RecordsJob:
         Returns an empty element for each shard, with its number, so that empty shards are written too.
         """
         begun = self.check_output()
-        with explain_os_errors(f"write to {self.output}"):
+        with file_io.explain_os_errors(f"write to {self.output}"):
             work = self.open()
             if begun != self.identity:
                 file_io.remove_tree(work.base)
@@ -98,10 +96,10 @@ class RecordsJob:
     def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint."""
         by_file = {shard.info.file: shard for shard in shards}
-        with explain_os_errors(f"write to {self.output}"):
+        with file_io.explain_os_errors(f"write to {self.output}"):
             work = self.open()
             check_present(work, files, by_file.values())
-            by_split = groupby(files, lambda file: parse_shard_name(file)[0])
+            by_split = groupby(files, lambda file: file_names.parse_shard_name(file)[0])
             written = {split: [by_file[file] for file in group] for split, group in by_split}
             manifest = make_manifest(work.output.rpartition("/")[2], self.form, written)
             for file, data in make_dataset_files(manifest).items():
@@ -119,7 +117,7 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
     The elements come in any order. Memory holds 32 MiB of them and 32 bytes for each record; the rest lies in a
     temporary file of this machine.
     """
-    with explain_os_errors(f"write {file_io.join(job.output, file)}"):
+    with file_io.explain_os_errors(f"write {file_io.join(job.output, file)}"):
         work = job.open()
         if work.read_identity() != job.identity:
             raise DataError(
@@ -149,10 +147,9 @@ def _write(
     digests = digests[order]
     twice = np.flatnonzero(digests[1:] == digests[:-1])
     if len(twice):
+        split = file_names.parse_shard_name(file)[0]
         value = job.form.schema[job.key].decode(decode_example(read(int(order[twice[0]]))))
-        raise ConfigError(
-            f"Feature {job.key!r} must identify a record, but two of {parse_shard_name(file)[0]!r} have {value!r:.80}."
-        )
+        raise ConfigError(f"Feature {job.key!r} must identify a record, but two of {split!r} have {value!r:.80}.")
     count = partial(count_record, schema=job.form.schema)
     with work.new_shard(file, count, job.form.schema, job.form.label_names) as writer:
         for number in order.tolist():
@@ -214,14 +211,16 @@ class WriteRecords(beam.PTransform):
         if not by_split:
             raise ConfigError("`records` must name a split, got none.")
         for split, collection in by_split.items():
-            check_split_name(split)
+            file_names.check_split_name(split)
             if not collection.is_bounded:
                 raise ConfigError(f"The records of {split!r} must be bounded, got a stream. Read them in a batch job.")
         counts = count_shards(self._job.num_shards, by_split)
         pipeline = next(iter(by_split.values())).pipeline
         job = replace(self._job, file_options=find_file_options(pipeline.options))
         job.check_output()
-        files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
+        files = [
+            file_names.shard_name(split, number, count) for split, count in counts.items() for number in range(count)
+        ]
         prepare = beam.FlatMap(job.prepare).with_output_types(_ASSIGNED)
         prepared = pipeline | "Start" >> beam.Create([files], reshuffle=False) | "Prepare" >> prepare
         assigned: list[Any] = []

@@ -8,7 +8,6 @@ import contextlib
 import posixpath
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any, NamedTuple
 
@@ -223,31 +222,25 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
     file_io.write_file(target + _SPANS, np.concatenate([header, *spans]).astype("<i8").tobytes(), makes_folders=True)
 
 
-@dataclass(frozen=True, slots=True)
 class CopiedRows:
-    """The copied images and masks of a Parquet file."""
+    """The images and masks of a Parquet file that `copy_rows` copied to a path."""
 
-    path: str
-    group_begins: NDArray[np.int64]  # the first row of each row group, and the number of all rows
-    spans: NDArray[np.int64]  # offset and size: [rows, columns, 2]
-
-    @classmethod
-    def open(cls, path: str) -> "CopiedRows":
-        """Returns the copy that `copy_rows` wrote."""
+    def __init__(self, path: str) -> None:
         numbers = np.memmap(path + _SPANS, "<i8", "r")  # 16 bytes a row, which the workers of a machine share
         num_groups, num_columns = numbers[:2].tolist()
         end = 3 + num_groups
-        return cls(path, numbers[2:end], numbers[end:].reshape(-1, num_columns, 2))
+        self._path, self._group_begins = path, numbers[2:end]  # the last one is the number of all rows
+        self._spans = numbers[end:].reshape(-1, num_columns, 2)  # offset and size
 
     def read(self, cell: Cell) -> bytes | None:
         """Returns the bytes of a cell; None if they were not copied."""
-        if cell.row_group >= len(self.group_begins) - 1 or cell.is_mask >= self.spans.shape[1]:
+        if cell.row_group >= len(self._group_begins) - 1 or cell.is_mask >= self._spans.shape[1]:
             return None
-        row = int(self.group_begins[cell.row_group]) + cell.row
-        if row >= self.group_begins[cell.row_group + 1]:
+        row = int(self._group_begins[cell.row_group]) + cell.row
+        if row >= self._group_begins[cell.row_group + 1]:
             return None
-        offset, size = self.spans[row, int(cell.is_mask)].tolist()
+        offset, size = self._spans[row, int(cell.is_mask)].tolist()
         if size < 0:
             return None
-        data = file_io.read_range(self.path, offset, size)
+        data = file_io.read_range(self._path, offset, size)
         return data if len(data) == size else None

@@ -69,14 +69,6 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
     return replace(table.make_listing(images, kinds), box_names=box_names, missing=missing)
 
 
-def _show_rows(rows: Sequence[tuple[int, int]], count: int, files: Sequence[str]) -> str:
-    """Returns text such as "rows 2, 7 and 30 more" for `count` rows, the first of which are (file number, row)."""
-    shown = [f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}" for file_number, row in rows]
-    more = count - len(rows)
-    *most, last = [*shown, *([f"{more:,} more"] if more else [])]
-    return f"row{'s' * (count > 1)} {', '.join(most)}{' and ' * bool(most)}{last}"
-
-
 class _RowFaults:
     """The first fault of each faulty row, by its kind."""
 
@@ -97,9 +89,13 @@ class _RowFaults:
         sentences: list[str] = []
         found = sorted((rows, what, kind) for kind, (what, rows) in self._found.items())
         for ((file_number, row), *others), what, kind in found:
-            count = self._counts[kind] - 1
-            also = f" So {'do' if count > 1 else 'does'} {_show_rows(others, count, files)}." if count else ""
-            sentences.append(f"{files[file_number]}, row {row}: {what}{also}")
+            sentence, count = f"{files[file_number]}, row {row}: {what}", self._counts[kind] - 1
+            if count:  # as in "So do rows 2, 7 and 30 more."
+                shown = [f"{other:,} of {files[file]}" if len(files) > 1 else f"{other:,}" for file, other in others]
+                *most, last = shown + [f"{count - len(others):,} more"] * (count > len(others))
+                listed = f"{', '.join(most)}{' and ' * bool(most)}{last}"
+                sentence += f" So {'do rows' if count > 1 else 'does row'} {listed}."
+            sentences.append(sentence)
         if len(sentences) > 1:
             sentences = [f"{source} has {human_count(len(sentences), 'fault')}:", *sentences]
         if sentences:

@@ -8,7 +8,6 @@ Records that another program wrote get the features that tfpipe writes for the i
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
@@ -103,9 +102,10 @@ def merge_manifests(
     noticed = sum_counts(manifest.noticed for manifest in manifests)
     if is_reformed:  # all other properties are looked for again, in the changed images
         noticed = {kind: count for kind, count in noticed.items() if kind == "name_differs"}
-    sources = map(_make_source, datasets.values(), repeat(old_form), labels)
     inputs = InputDatasets(
-        sources=dict(zip(datasets, sources, strict=True)),
+        sources={
+            name: _make_source(each, old_form, own) for (name, each), own in zip(datasets.items(), labels, strict=True)
+        },
         image=image,
         reformed=is_reformed,
         changed=sum_counts(manifest.changed for manifest in manifests),

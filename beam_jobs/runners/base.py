@@ -1,7 +1,6 @@
 """The runners of the job: the options of each, and the steps that the job takes with one. Loads no Beam."""
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Choice, Count, Kind, Text, check_options, option
-from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress, poll_progress
+from tfpipe.system.progress import POLL_EVERY_S, Observer, poll_progress
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
@@ -144,16 +143,11 @@ class Runner:
         """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself."""
         return workers
 
-    def get_progress_reader(self, job: "Job") -> tuple[Callable[[], Progress | None], float]:
-        """Returns the function that reads the job's progress, and the seconds between two calls of it."""
-        if file_io.is_url(job.work.output) and not self.on_this_machine:  # the workers may have other disks
-            return partial(read_finished, job.work, job.header), LIST_EVERY_S
-        return partial(read_progress, job.work, job.header), POLL_EVERY_S
-
     def watch(self, job: "Job", observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the observer is told about the job's progress every few seconds or less."""
-        read, every_s = self.get_progress_reader(job)
-        return poll_progress(read, observer, every_s)
+        if file_io.is_url(job.work.output) and not self.on_this_machine:  # the workers may have other disks
+            return poll_progress(partial(read_finished, job.work, job.header), observer, LIST_EVERY_S)
+        return poll_progress(partial(read_progress, job.work, job.header), observer, POLL_EVERY_S)
 
     def prepare(self, job: "Job") -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the options are complete, so that the job can be submitted and awaited."""

@@ -23,7 +23,6 @@ from tfpipe.format.digest_groups import DIGEST_BYTES
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, list_images
-from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tfrecord import read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
@@ -296,7 +295,7 @@ def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> b
     return planned.path.encode("utf-8", "surrogateescape")
 
 
-def _get_values(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
+def _get_values(old: Mapping[str, Feature], spec: keys.FeatureSpec) -> Any:
     """Returns a feature's values for the encoder. A list that a record lacks is empty."""
     if spec.tensor is not None and spec.tensor.encoding != "proto":
         try:

@@ -196,7 +196,7 @@ class _Block:
         if path is not None:
             try:
                 if cell.file not in self.copies:
-                    self.copies[cell.file] = parquet_images.CopiedRows.open(path)
+                    self.copies[cell.file] = parquet_images.CopiedRows(path)
                 copied = self.copies[cell.file].read(cell)
             except OSError as error:
                 raise UnreadableError(f"cannot be read: {error.strerror or error}") from error
@@ -247,8 +247,7 @@ def _make_features(
         values = {name: value for name, (value,) in values.items()}
     values |= _make_class_features(header, planned)
     if keys.BBOX_XMIN in schema:
-        names = keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX
-        for k, name in enumerate(names):
+        for k, name in enumerate((keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)):
             values[name] = np.array([box[k] for box in image.boxes], np.float32)
     if keys.BBOX_LABEL in schema:
         values[keys.BBOX_LABEL] = np.array(planned.box_labels, np.int64)
@@ -262,8 +261,7 @@ def _make_features(
 def _make_class_features(header: PlanHeader, planned: PlannedImage) -> dict[str, Any]:
     if keys.CLASS_LABEL not in header.schema:
         return {}
-    name = header.label_names[planned.label]
-    return {keys.CLASS_LABEL: planned.label, keys.CLASS_TEXT: _to_bytes(name)}
+    return {keys.CLASS_LABEL: planned.label, keys.CLASS_TEXT: _to_bytes(header.label_names[planned.label])}
 
 
 def _make_extra_features(header: PlanHeader, planned: PlannedImage) -> dict[str, Any]:

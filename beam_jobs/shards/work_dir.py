@@ -92,15 +92,6 @@ class PlanHeader:
         records = self.records and asdict(self.records)
         return fields | {"shards": [shard._asdict() for shard in self.shards], "records": records}
 
-    @classmethod
-    def loads(cls, data: bytes) -> "PlanHeader":
-        """Returns the header from the JSON of `to_json`."""
-        try:
-            header: PlanHeader = read(json.loads(data), cls)
-        except ValueError as error:
-            raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
-        return header
-
 
 @dataclass(frozen=True)
 class WorkDir(ShardFolder):
@@ -144,7 +135,12 @@ class WorkDir(ShardFolder):
 
     def read_header(self) -> PlanHeader:
         """Returns the header of the plan."""
-        return PlanHeader.loads(file_io.read_whole(self.path("plan.json")))
+        data = file_io.read_whole(self.path("plan.json"))
+        try:
+            header: PlanHeader = read(json.loads(data), PlanHeader)
+        except ValueError as error:
+            raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
+        return header
 
     def read_images(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Yields the planned images of one shard, in order."""

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, cast
 
@@ -40,17 +41,9 @@ def make_listing(
     config: ShardConfig, images: ImageTable, names: Iterable[str], extra: Sequence[FeatureSpec], skipped: Counter[str]
 ) -> Listing:
     """Returns the listing of annotated images; `names` are the classes of their boxes."""
-    root = config.input
-    images, missing = read_sizes(images, root)
-    return Listing(
-        name_input(root)[0],
-        root,
-        images,
-        extra=tuple(extra),
-        skipped=+skipped,
-        box_names=tuple(names),
-        missing=missing,
-    )
+    images, missing = read_sizes(images, config.input)
+    listing = Listing(*name_input(config.input), images, extra=tuple(extra), skipped=+skipped)
+    return replace(listing, box_names=tuple(names), missing=missing)
 
 
 def join_box_rows(

@@ -260,8 +260,15 @@ class _Reader:
             image.captions.append(caption)
             self._has_captions = True
             return
-        if self._has_masks:
-            self._add_shape(image, number, values, where)
+        if self._has_masks and not values.get("segmentation"):
+            self._skipped["annotation without a segmentation"] += 1
+        elif self._has_masks:
+            category = _read_int(values, "category_id", where)
+            try:
+                text = json.dumps(values["segmentation"], separators=(",", ":"))
+            except RecursionError as error:
+                raise DataError(f"{where}: 'segmentation' must be polygons or runs, but is nested too deep.") from error
+            image.shapes.append(Shape(number, category, bool(values.get("iscrowd")), text))
         if values.get("iscrowd"):
             self._skipped["box of a crowd annotation" if self._has_masks else "crowd annotation"] += 1
         elif values.get("bbox") is None or values["bbox"] == []:
@@ -272,17 +279,6 @@ class _Reader:
             if not is_box or not all(type(x) in (int, float) and abs(x) < 1e9 for x in box):
                 raise DataError(f"{where}: 'bbox' must be left, top, width and height in pixels, got {box!r:.100}.")
             image.boxes.extend((category, *box))
-
-    def _add_shape(self, image: _Image, number: int, values: dict[str, Any], where: str) -> None:
-        if not values.get("segmentation"):
-            self._skipped["annotation without a segmentation"] += 1
-            return
-        category = _read_int(values, "category_id", where)
-        try:
-            text = json.dumps(values["segmentation"], separators=(",", ":"))
-        except RecursionError as error:
-            raise DataError(f"{where}: 'segmentation' must be polygons or runs, but is nested too deep.") from error
-        image.shapes.append(Shape(number, category, bool(values.get("iscrowd")), text))
 
     def finish(self, config: ShardConfig) -> Listing:
         """Returns the listing of all images."""

@@ -55,7 +55,7 @@ def list_refs(path: Path) -> list[ImageRef]:
 def copy_all(folder: Path) -> CopiedRows:
     """Copies the rows of `t.parquet` and opens the copy."""
     copy_rows(str(folder), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(folder / "t.rows")))
-    return CopiedRows.open(str(folder / "t.rows"))
+    return CopiedRows(str(folder / "t.rows"))
 
 
 def test_images_come_in_any_order_and_a_row_group_is_read_once(tmp_path: Path, groups: list[int], monkeypatch) -> None:

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import DirectOptions
 from beam_jobs import graph, shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.graph import DirectRunner
-from beam_jobs.runners.base import LocalRunner, Runner, RunnerConfig, SubmittedJob
+from beam_jobs.runners.base import LocalRunner, Runner, RunnerConfig, ShardObserver, SubmittedJob
 from beam_jobs.runners.beam_errors import find_error, remove_graph_step, unwrap_errors
 from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.shard_job import make_runner
@@ -114,9 +114,12 @@ def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
         (("--runner=DataflowRunner",), "gs://out", LIST_EVERY_S),
     ],
 )
-def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], output: str, every_s: float) -> None:
+def test_progress_is_read_where_it_can_be_seen(
+    beam_args: tuple[str, ...], output: str, every_s: float, monkeypatch
+) -> None:
     runner = make_runner(beam_args)
-    assert runner.get_progress_reader(make_job(output))[1] == every_s
+    monkeypatch.setattr("beam_jobs.runners.base.poll_progress", lambda read, observer, seconds: seconds)
+    assert runner.watch(make_job(output), ShardObserver()) == every_s
     assert runner.has_same_codecs is (type(runner) is not DataflowRunner)  # whose image has its own libraries
 
 

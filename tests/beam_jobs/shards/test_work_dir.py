@@ -25,9 +25,11 @@ SHARDS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"form": {"encoding": "gif"}}'])
-def test_a_damaged_header(data: bytes) -> None:
+def test_a_damaged_header(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / ".tfpipe").mkdir()
+    (tmp_path / ".tfpipe" / "plan.json").write_bytes(data)
     with pytest.raises(FormatError, match=r"^The plan of an earlier run cannot be read \(.*\)\.$"):
-        PlanHeader.loads(data)
+        WorkDir(str(tmp_path)).read_header()
 
 
 @pytest.fixture
