@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,19 +16,14 @@ from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Ran
 from tfpipe.cli.main import main
-from tfpipe.cli.shard import RunArgs
 from tfpipe.format.image_form import ImageForm
 
 BeamJobs = Callable[..., Ran]
 
 
 def test_every_option_reaches_the_job(monkeypatch) -> None:
-    runs: list[tuple[ShardConfig, tuple[str, ...]]] = []
-
-    def keep(config: ShardConfig, run_args: RunArgs) -> None:
-        runs.append((config, run_args.beam_args))
-
-    monkeypatch.setattr(import_module("tfpipe.cli.shard"), "run_job", keep)
+    run = Mock()
+    monkeypatch.setattr(import_module("tfpipe.cli.shard"), "run_job", run)
     words = "--splits train=0.75,test=0.25 --group-by patient --labels labels.txt --num-shards 8 --no-shuffle --seed -3"
     words += " --encoding jpeg --resize-short 256 --quality 90 --reencode-progressive --max-pixels 1000 --max-bad 2%"
     words += " --keep-quarantined --drop-duplicates --overwrite --workers 3"
@@ -41,7 +37,7 @@ def test_every_option_reaches_the_job(monkeypatch) -> None:
     shards |= {"max_bad": 0.02, "keep_quarantined": True}
     jobs.main(["reshard", "a b", "out", "--encoding", "jpeg", "--reencode-progressive"], standalone_mode=False)
     jobs.main(["merge", "a", "b", "out", "--num-shards", "2", "--", *beam_args], standalone_mode=False)
-    assert runs == [
+    assert [(config, run_args.beam_args) for config, run_args in (call.args for call in run.mock_calls)] == [
         (ShardConfig("gs://in/a folder", "gs://out", **images, **shards), beam_args),
         (ShardConfig("a b", "out", datasets=("a b",), form_changes=form), ()),
         (ShardConfig("a, b", "out", datasets=("a", "b"), num_shards=2), beam_args),

@@ -74,10 +74,9 @@ def test_again_says_the_same_and_writes_nothing(made: Path, tmp_path: Path) -> N
 
 
 def test_options_that_cannot_be(made: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
     with pytest.raises(ConfigError, match=r"^`to` must be webdataset, parquet or arrayrecord, got 'lmdb'\.$"):
         ExportConfig("a", "b", "lmdb")
-    assert get_error(DataError, tmp_path / "nothing", out) == f"{tmp_path}/nothing does not exist."
+    assert get_error(DataError, tmp_path / "nothing", tmp_path / "out") == f"{tmp_path}/nothing does not exist."
 
 
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("arrayrecord", "array_record")])

@@ -10,6 +10,7 @@ import sys
 import warnings
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -572,13 +573,10 @@ def test_a_whole_image_is_not_decoded(make: Any, options: dict[str, Any], monkey
 def test_pillow_follows_the_segments_of_a_rare_kind_to_the_end(make: Any, monkeypatch) -> None:
     data = make.jpeg()
 
-    def refuse(*_: Any) -> None:
-        raise native_jpeg.UnsupportedJpeg("of a rare kind")
-
     def read(middle: bytes) -> jpeg.JpegHeader:
         return jpeg.read_header(data[:-2] + middle + data[-2:], KEEP.max_pixels)
 
-    monkeypatch.setattr(native_jpeg, "check", refuse)
+    monkeypatch.setattr(native_jpeg, "check", Mock(side_effect=native_jpeg.UnsupportedJpeg("of a rare kind")))
     assert not judge(read(b""))
     assert not judge(read(b"\xff\xfe\0\4ab"))
     cut = refusal(BadImage, judge, read(b"\xff\xfe\xff\xff"))

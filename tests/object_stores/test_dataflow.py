@@ -23,7 +23,7 @@ import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import base, dataflow
-from beam_jobs.runners.base import RunnerConfig, SubmittedJob
+from beam_jobs.runners.base import RunnerConfig
 from beam_jobs.runners.dataflow import build_wheel
 from tests.beam_jobs.commands import Ran, finish_command, run_python, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
@@ -31,11 +31,9 @@ from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Google
 from tests.object_stores.proxy import Answer, Server, answer_json
 from tests.object_stores.replay import fetch_graph, staged_files
-from tests.observers import Recorder
 from tests.refusals import refusal
 from tests.release.test_containers import make_command
 from tfpipe.errors import DataError
-from tfpipe.system.progress import Progress
 
 _JOBS = re.compile(r"/sandbox/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/?]+))?(/messages)?")
 _NOW = "2026-11-21T00:00:00Z"
@@ -163,20 +161,6 @@ def arguments(service: Service, *more: str) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def photos() -> dict[str, bytes]:
     return {**make_photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
-
-
-@pytest.mark.slow
-def test_a_job_makes_the_dataset_of_a_local_run(cloud, service: Service, photos: dict[str, bytes], tmp_path):
-    """The request and the staged files alone give the dataset of a local run."""
-    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
-    make_dataset(write_files(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
-    observer = Recorder()
-    result = shard_job.run(ShardConfig(source, output, num_shards=4), arguments(service), observer)
-    assert cloud.tree(output) == read_tree(tmp_path / "out")
-    assert (result.manifest.splits["train"].records, result.manifest.quarantined, result.kept_shards) == (13, 1, 0)
-    assert Progress(0, 14, num_shards=4) in observer.progresses  # while it ran
-    assert observer.progresses[-1] == Progress(14, 14, shards=4, num_shards=4)
-    assert observer.submissions == [SubmittedJob(list(service.jobs)[-1], "my-project", "europe-west4")]
 
 
 @pytest.mark.slow

@@ -146,17 +146,6 @@ def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, photos: Mapping
     assert len([seen for seen in cloud.proxy.log if "delimiter=" in seen.path and "/cat/" in unquote(seen.path)]) == 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.slow
-def test_commands_work_from_disk_and_within_a_store(cloud, photos, local, tmp_path, workers):
-    """The commands run as users run them: from this disk, then within the store."""
-    source, first, second = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", f"{cloud.new()}/out"
-    write_files(tmp_path / "photos", photos)
-    for where, output in ((tmp_path / "photos", first), (source, second)):
-        cloud.run("shard", where, output, "--num-shards", 4, "--workers", workers)
-        assert cloud.tree(output) == local
-
-
 @pytest.mark.slow
 def test_options_for_the_store_reach_every_process(amazon, photos: Mapping[str, bytes], local: Mapping[str, bytes]):
     """A wrong option after -- shows at once, and so does a missing one."""

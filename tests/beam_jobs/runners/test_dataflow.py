@@ -113,12 +113,10 @@ def test_job_names_keep_the_rules_of_the_service(dataset: str) -> None:
 STEM = f"tfpipe-{__version__}"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    return Path(build_wheel(str(tmp_path_factory.mktemp("wheel"))))
-
-
-def test_the_wheel_holds_all_code_and_pins_packages(wheel: Path) -> None:
+def test_the_wheel_holds_all_code_pins_packages_and_lists_every_file(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    wheel = Path(build_wheel(str(tmp_path / "first")))
     assert wheel.name == f"{STEM}-py3-none-linux_x86_64.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
@@ -134,6 +132,13 @@ def test_the_wheel_holds_all_code_and_pins_packages(wheel: Path) -> None:
     assert f"Requires-Dist: obstore=={metadata.version('obstore')}\n" in about
     assert "Requires-Dist: google-crc32c>=" in about
     assert b"tfpipe = tfpipe.cli.main:main" in inside[f"{STEM}.dist-info/entry_points.txt"]
+    lines = list(csv.reader(inside[f"{STEM}.dist-info/RECORD"].decode().splitlines()))
+    assert [line[0] for line in lines] == [*inside]
+    for name, digest, size in lines[:-1]:
+        expected = base64.urlsafe_b64encode(hashlib.sha256(inside[name]).digest()).decode().rstrip("=")
+        assert (digest, int(size)) == (f"sha256={expected}", len(inside[name]))
+    assert lines[-1][1:] == ["", ""]
+    assert Path(build_wheel(str(tmp_path / "second"))).read_bytes() == wheel.read_bytes()
 
 
 def make_elf(machine: int) -> bytes:
@@ -151,18 +156,6 @@ def test_a_library_that_workers_cannot_load_is_refused(data: bytes | None, tmp_p
         "The workers run Linux on x86-64, and get tfpipe as it is installed here, without a native library for that "
         "system. Start the job on Linux, or let `sdk_location` be a container."
     )
-
-
-def test_the_record_lists_every_file(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as opened:
-        lines = list(csv.reader(opened.read(f"{STEM}.dist-info/RECORD").decode().splitlines()))
-        assert [line[0] for line in lines] == opened.namelist()
-        for name, digest, size in lines[:-1]:
-            data = opened.read(name)
-            expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-            assert (digest, int(size)) == (f"sha256={expected}", len(data))
-    assert lines[-1][1:] == ["", ""]
-    assert Path(build_wheel(str(tmp_path))).read_bytes() == wheel.read_bytes()
 
 
 def test_code_that_is_not_installed_is_refused(monkeypatch, tmp_path: Path) -> None:
