@@ -24,5 +24,4 @@ def peak_memory() -> Iterator[Callable[[], int]]:
 
 def _read_bytes(name: str) -> int:
     match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match is not None
     return int(match[1]) * 1024

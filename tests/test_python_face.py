@@ -162,7 +162,6 @@ def test_a_config_shows_what_was_asked_for() -> None:
 def test_a_notebook_shows_images(open_shown: Callable[[Path], Any], num_shown: int, small_dataset: Path) -> None:
     page = open_shown(small_dataset)._repr_html_()
     match = re.fullmatch(r'<p>(.+)</p><img alt="(\d+) records" src="data:image/png;base64,([^"]+)">', page)
-    assert match is not None
     assert int(match[2]) == num_shown
     assert match[1].startswith("&lt;")
     with Image.open(io.BytesIO(base64.b64decode(match[3]))) as image:

@@ -90,45 +90,36 @@ def test_a_mesh_of_one_device_reads_what_a_pipeline_reads(shades: Path) -> None:
     assert batches.steps_per_epoch == 15
 
 
-class Mesh:
+def make_mesh(dims: dict[str, int], num_local: int, process: int = 0) -> Any:
     """Stands for a mesh whose devices this machine does not have."""
-
-    def __init__(self, dims: dict[str, int], num_local: int, process: int = 0) -> None:
-        shape = tuple(dims.values())
-        places = [dict(zip(dims, map(int, np.unravel_index(i, shape)), strict=True)) for i in range(np.prod(shape))]
-        self.dim_names = list(dims)
-        self._places, self._num_local, self._process = places, num_local, process
-
-    def num_local_devices(self) -> int:
-        return self._num_local
-
-    def local_device_ids(self) -> list[int]:
-        return list(range(self._process * self._num_local, (self._process + 1) * self._num_local))
-
-    def unravel_index(self) -> dict[int, dict[str, int]]:
-        return dict(enumerate(self._places))
-
-    def local_device_locations(self) -> list[dict[str, int]]:
-        return [self._places[number] for number in self.local_device_ids()]
+    shape, own = tuple(dims.values()), range(process * num_local, (process + 1) * num_local)
+    places = [dict(zip(dims, map(int, np.unravel_index(i, shape)), strict=True)) for i in range(np.prod(shape))]
+    return SimpleNamespace(
+        dim_names=list(dims),
+        num_local_devices=lambda: num_local,
+        local_device_ids=lambda: list(own),
+        unravel_index=lambda: dict(enumerate(places)),
+        local_device_locations=lambda: [places[number] for number in own],
+    )
 
 
 @pytest.mark.parametrize(
     ("mesh", "options", "sentence"),
     [
-        (Mesh({"batch": 2, "model": 2}, 4), {}, "`mesh` must have a dimension data, got batch, model."),
+        (make_mesh({"batch": 2, "model": 2}, 4), {}, "`mesh` must have a dimension data, got batch, model."),
         (
-            *(Mesh({"model": 2, "data": 3}, 2, 1), {}),
+            *(make_mesh({"model": 2, "data": 3}, 2, 1), {}),
             "Each process must hold adjacent rows, as many as every other, got slices 0, 2 of 3 in process 1. Order "
             "the mesh's devices by their process.",
         ),
-        (Mesh({"data": 3}, 3), {}, "`batch_size` 16 must be divisible by 3 replicas; use 15 or 18."),
+        (make_mesh({"data": 3}, 3), {}, "`batch_size` 16 must be divisible by 3 replicas; use 15 or 18."),
         (
-            *(Mesh({"data": 2, "model": 2}, 1, 3), {"order": "throughput"}),
+            *(make_mesh({"data": 2, "model": 2}, 1, 3), {"order": "throughput"}),
             "Processes that hold the same rows of a mesh must read the same records, and `order` throughput "
             "gives each process others. Use exact order.",
         ),
         (
-            *(Mesh({"data": 2}, 2), {"extra_features": ("image/filename",)}),
+            *(make_mesh({"data": 2}, 2), {"extra_features": ("image/filename",)}),
             "No device holds text, got image/filename. Leave it out.",
         ),
     ],
@@ -147,5 +138,5 @@ def test_hosts_of_one_model_group_read_the_same_rows(shades: Path, monkeypatch) 
     monkeypatch.setattr("tfpipe.distribution.mesh.build_host_stages", take)
     manifest = tfpipe.load_manifest(str(shades))
     for process in range(4):  # of two devices each: two processes hold each part
-        distribute_over_mesh(Mesh({"data": 2, "model": 4}, 2, process), manifest, "train", CONFIG)
+        distribute_over_mesh(make_mesh({"data": 2, "model": 4}, 2, process), manifest, "train", CONFIG)
     assert hosts == [Host(0, 2, 2), Host(0, 2, 2), Host(1, 2, 2), Host(1, 2, 2)]

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 
@@ -150,11 +151,8 @@ def test_a_local_tpu_asks_no_network(machine, monkeypatch, name: str, tpu: str) 
 
 
 def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch) -> None:
-    def refuse(_: object) -> None:
-        raise tf.errors.NotFoundError(
-            None, None, "TPUs not found in the cluster. Failed in initialization: No OpKernel"
-        )
-
+    sentence = "TPUs not found in the cluster. Failed in initialization: No OpKernel"
+    refuse = Mock(side_effect=tf.errors.NotFoundError(None, None, sentence))
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", refuse)
     machine.devices = {"CPU": 1, "TPU_SYSTEM": 1}
     assert refusal(ConfigError, strategies.resolve_strategy) == (

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def open_batches(source: Manifest, config: PipelineConfig, **options: Any) -> Nu
 
 
 def get_file(batches: NumpyBatches) -> CacheFile:
-    cache: CacheFile = batches._maker._cache  # type: ignore[attr-defined]
+    cache: CacheFile = batches._maker._cache
     return cache
 
 
@@ -165,11 +166,8 @@ def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch) -> None:
 def test_what_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch, caplog) -> None:
     cache = open_file(tmp_path)
     read(cache, [1, 2])
-
-    def refuse(path: str, _: Any) -> Any:
-        raise OSError(errno.EROFS, "Read-only file system", path)
-
-    monkeypatch.setattr(cache_file, "lock_file", refuse)
+    refused = OSError(errno.EROFS, "Read-only file system", cache.path)
+    monkeypatch.setattr(cache_file, "lock_file", Mock(side_effect=refused))
     again = open_file(tmp_path)
     read(again, [2, 1], read_nothing)
     assert not caplog.text
@@ -243,9 +241,9 @@ def test_a_full_disk_stops_the_filling_and_nothing_else(tmp_path: Path) -> None:
 def test_the_second_epoch_needs_no_source(source: Manifest, tmp_path: Path, cache: str) -> None:
     config = config_of(tmp_path / "cache", cache)
     batches = open_batches(source, config)
-    assert not is_filled(batches._maker.plan)  # type: ignore[arg-type]
+    assert not is_filled(batches._maker.plan)
     expected = read_all(batches)
-    assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
+    assert is_filled(batches._maker.plan)
     if cache == "bytes":
         for step in STEPS:
             check_equal(open_batches(source, plain(config)).read(step), expected[step])
@@ -281,7 +279,6 @@ def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path:
     generator = random.Random(seed)
     for _ in range(3):
         process = run(KILLED, source.directory, tmp_path / "killed", cache)
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(generator.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
@@ -291,7 +288,7 @@ def test_killed_at_any_moment_it_holds_nothing_wrong(source: Manifest, tmp_path:
         get_file(batches).flush()
     for step, batch in enumerate(read_all(open_batches(source, config))):
         check_equal(batch, expected[step])
-    assert is_filled(batches._maker.plan)  # type: ignore[arg-type]
+    assert is_filled(batches._maker.plan)
 
 
 def get_path(source: Manifest, config: PipelineConfig) -> str:

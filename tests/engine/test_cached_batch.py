@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -142,12 +143,8 @@ def test_records_of_another_run_need_no_source(source: Manifest, tmp_path: Path,
     named = config_of(tmp_path / "cache", "decoded", extra_features=ALL)
     other = open_batches(source, config_of(tmp_path / "other", "decoded", extra_features=ALL))
     expected = [other.read(step) for step in range(6)]
-
-    def refuse(*_: Any) -> Any:
-        raise FormatError("It was read.")
-
-    monkeypatch.setattr(RecordReader, "_try_to_read_block", refuse)
-    monkeypatch.setattr(RecordReader, "read_payload", refuse)
+    for name in ("_try_to_read_block", "read_payload"):
+        monkeypatch.setattr(RecordReader, name, Mock(side_effect=FormatError("It was read.")))
     again = open_batches(source, named)
     for step in (5, 1, 2, 0):
         check_same(again.read(step), expected[step])

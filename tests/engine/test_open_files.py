@@ -3,7 +3,7 @@
 import errno
 import os
 from pathlib import Path
-from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,18 +113,13 @@ FULL_TABLE = (
     ("number", "reason", "bad_records"),
     [(errno.EMFILE, FULL_TABLE, 0), (errno.EACCES, "read: Permission denied.", 0), (errno.EMFILE, FULL_TABLE, 100)],
 )
-def test_what_is_not_damage_is_not_called_damage(
-    tmp_path: Path, monkeypatch, number: int, reason: str, bad_records: int
-):
+def test_what_is_not_damage_is_not_called_damage(tmp_path: Path, monkeypatch, number, reason, bad_records) -> None:
     folder = write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(4)]})
     config = PipelineConfig(batch_size=4, image_size=8, max_bad_records=bad_records)
     batches = NumpyBatches(folder, "train", config)
     batches.read(0)
     batches._maker.reader.close()
-
-    def refuse(path: Any) -> NoReturn:
-        raise OSError(number, os.strerror(number))
-
+    refuse = Mock(side_effect=OSError(number, os.strerror(number)))
     monkeypatch.setattr(record_reader, "open_descriptor", refuse)
     shard = folder / tfpipe.load_manifest(str(folder)).splits["train"].shards[0].file
     assert refusal(DataError, batches.read, 1) == f"{shard} cannot be {reason}"

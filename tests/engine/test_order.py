@@ -195,7 +195,6 @@ def test_a_record_of_a_billion_is_found_at_its_step():
     order = Order(10**9, 1024, 16, seed=3)
     for epoch in range(5):
         found = order.find_step(epoch, 123_456_789)
-        assert found is not None
         step, row = found
         assert order.list_numbers(epoch, step)[row] == 123_456_789
 

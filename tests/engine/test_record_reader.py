@@ -161,7 +161,7 @@ def write_raw(folder: Path, value: int) -> str:
 
 def list_values(reader: RecordReader) -> list[int]:
     images = [record["image/encoded"] for record in reader.iterate(np.arange(8))]
-    return [image[0][0] for image in images]  # type: ignore[index]
+    return [image[0][0] for image in images]
 
 
 @pytest.mark.parametrize("reads", [0, 1])
@@ -392,7 +392,6 @@ COLUMNS = ["image/encoded", "image/class/text", "image/height", "image/class/lab
 
 def list_column(values: object) -> list[object]:
     """Returns the values of a column, with bytes instead of arrays of bytes."""
-    assert isinstance(values, list | np.ndarray)
     return [value.tobytes() if isinstance(values, list) else value.item() for value in values]
 
 
@@ -438,7 +437,6 @@ def test_floats_have_a_column(tmp_path: Path) -> None:
     index(IndexConfig(str(tmp_path)))
     with reader_of(tmp_path) as reader:
         weights = reader.read_columns([2, 0], ["weight"])["weight"]
-        assert isinstance(weights, np.ndarray)
         assert (weights.dtype, weights.tolist()) == (np.float32, [2.5, 0.5])
         sentence = "A column must be a feature with one value, of image, weight; got 'list'."
         assert refusal(ConfigError, reader.read_columns, [0], ["list"]) == sentence

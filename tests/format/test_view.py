@@ -26,7 +26,6 @@ def test_a_view_comes_back_as_it_was() -> None:
     assert (found.name, dict(found.made_from), list(found.splits)) == ("few", {"where": "größer"}, ["train", "test"])
     train, test = found.splits["train"], found.splits["test"]
     assert train.numbers.tolist() == [0, 3, 9]
-    assert train.weights is not None
     assert train.weights.tolist() == [65536, 0, 98304]
     assert (train.stored_records, train.bytes, train.class_counts, train.fingerprint) == (10, 700, (2, 1), "f1")
     assert (test.records, test.weights, test.epoch_records) == (0, None, 0)

@@ -60,11 +60,11 @@ def manifest(tmp_path_factory, draw_jpeg: Draw) -> Manifest:
 
 
 def make_config(**options: object) -> PipelineConfig:
-    return PipelineConfig(**{"batch_size": BATCH, "image_size": (48, 40), "seed": 5, **options})  # type: ignore[arg-type]
+    return PipelineConfig(**{"batch_size": BATCH, "image_size": (48, 40), "seed": 5, **options})
 
 
 def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> list[dict[str, np.ndarray]]:
-    dataset = build_dataset(manifest, "train", make_config(**options), start_step=start_step)  # type: ignore[arg-type]
+    dataset = build_dataset(manifest, "train", make_config(**options), start_step=start_step)
     return list(dataset.take(STEPS).as_numpy_iterator())
 
 
@@ -81,7 +81,7 @@ def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> 
 )
 def test_an_evaluation_has_the_pixels_of_tensorflows_operations(manifest: Manifest, options: dict[str, object]) -> None:
     """The textbook pipeline decodes by stock operations, and an evaluation takes records in the order of both."""
-    augmented = dataclasses.replace(options.get("augment_options", AugmentOptions()), dct_scaling=False)  # type: ignore[type-var]
+    augmented = dataclasses.replace(options.get("augment_options", AugmentOptions()), dct_scaling=False)
     options = {"training": False, **options, "augment_options": augmented}
     native = list_batches(manifest, **options)
     stock = list_batches(manifest, order="throughput", **options)

@@ -33,7 +33,6 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
         [*range(-5, -10, -1)],
     ]
     cut = stages.until("decode")
-    assert isinstance(cut, Stages)
     assert cut.names == ("list", "decode")
     assert list(cut.dataset().as_numpy_iterator()) == list(range(0, -10, -1))
     assert refusal(ConfigError, stages.until, "cache") == (
@@ -98,7 +97,6 @@ def test_options_go_with_the_dataset_and_autotune_by_stages_beside_a_users_own()
     algorithms = [stages.dataset().options().autotune.autotune_algorithm for stages in (plain, own)]
     assert algorithms == [None, tf.data.experimental.AutotuneAlgorithm.STAGE_BASED]
     assert own.dataset().options().threading == plain.dataset().options().threading
-    assert plain.options is not None
     assert plain.options.autotune.autotune_algorithm is None  # the stages share them
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -181,10 +182,7 @@ def test_an_error_reaches_the_trainer_as_it_is(small_dataset: Path, open_face: O
 @pytest.mark.parametrize("name", ["transform", "batch_transform"])
 def test_the_end_of_an_iterator_is_no_end_of_an_epoch(small_dataset: Path, name: str) -> None:
     """A function that raises StopIteration by mistake does not end training without a word."""
-
-    def stop(*_: Any) -> Any:
-        return next(iter(()))
-
+    stop = Mock(side_effect=StopIteration)
     for batches in (
         NumpyBatches(small_dataset, "train", CONFIG, **{name: stop}),
         data_loader(TorchBatches(small_dataset, "train", CONFIG, **{name: stop}), 0),

@@ -30,7 +30,7 @@ if REPLICAS > 1:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
 
 
-class Noting(keras.callbacks.Callback):  # type: ignore[misc]
+class Noting(keras.callbacks.Callback):
     """Counts the batches of each epoch."""
 
     def __init__(self) -> None:

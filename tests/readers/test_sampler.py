@@ -30,7 +30,7 @@ def make_sampler(**changes: Any) -> ExactSampler:
 
 
 def make_loader(sampler: ExactSampler, num_workers: int = 0) -> DataLoader[Any]:
-    return DataLoader(range(RECORDS), batch_sampler=sampler, num_workers=num_workers)  # type: ignore[arg-type]
+    return DataLoader(range(RECORDS), batch_sampler=sampler, num_workers=num_workers)
 
 
 def list_steps(first: int, stop: int) -> list[list[int]]:

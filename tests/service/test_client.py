@@ -75,7 +75,6 @@ def count_batches(maker: RemoteMaker) -> list[int]:
 def test_any_number_of_workers_gives_the_same_batches(made: Path, workers: int) -> None:
     served = NumpyBatches(made, "train", serve(workers))
     check_all_same(list(itertools.islice(repeat(served), STEPS)), take(made, CONFIG))
-    assert isinstance(served._maker, RemoteMaker)
     counts = count_batches(served._maker)
     assert len(counts) == workers
     assert min(counts) > 0
@@ -109,7 +108,6 @@ def test_a_share_of_the_steps_is_made_here(made: Path, share: Any) -> None:
     served = NumpyBatches(made, "train", serve(2, share=share))
     given = list(itertools.islice(repeat(served), STEPS))
     check_all_same(given, take(made, CONFIG))
-    assert isinstance(served._maker, RemoteMaker)
     came = sum(count_batches(served._maker))
     assert came >= (STEPS * (1 - share) - 1 if share != "auto" else 1)
 
@@ -146,7 +144,6 @@ def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch
     free.set()
     for thread in made_here:
         thread.join()
-    assert isinstance(maker, RemoteMaker)
     assert (count_reads(maker), count_batches(maker)[0]) == (4, 2)
 
 
@@ -154,7 +151,6 @@ def test_this_host_goes_on_alone_without_any_worker(made: Path) -> None:
     with server.Server("grpc://127.0.0.1:0", ("/",), 1) as worker:
         maker = NumpyBatches(made, "train", serve((f"127.0.0.1:{worker.port}",), share="auto"))._maker
         given = [maker.make(0, 0)]
-    assert isinstance(maker, RemoteMaker)
     assert count_batches(maker)[0] == 1
     check_all_same([*given, *(maker.make(*divmod(step, 6)) for step in range(1, STEPS))], take(made, CONFIG))
     assert count_batches(maker)[0] == 1
@@ -185,11 +181,9 @@ def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, mo
     expected = take(made, CONFIG, 40)
     given = list(itertools.islice(iterator, 10))
     killed = service.pids[0]
-    assert killed is not None
     os.kill(killed, signal.SIGKILL)
     given += list(itertools.islice(iterator, 20))
     maker = batches._maker
-    assert isinstance(maker, RemoteMaker)
     wait_for(lambda: f"The worker {service.addresses[0]} of the service is lost" in caplog.text)
     stop = threading.Event()
     watch = threading.Thread(target=service.run_until, args=(stop.is_set,))
@@ -210,7 +204,6 @@ def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, mo
     iterator = repeat(batches)
     given = list(itertools.islice(iterator, 5))
     halted = service.pids[1]
-    assert halted is not None
     os.kill(halted, signal.SIGSTOP)
     try:
         given += list(itertools.islice(iterator, 10))
@@ -343,7 +336,6 @@ def test_a_transform_is_refused_and_one_of_batches_is_called_here(made: Path) ->
 def test_processes_of_a_loader_connect_for_themselves(made: Path) -> None:
     images = TorchBatches(made, "train", serve(1), rank=(0, 1))
     loader = data_loader(images, num_workers=1)
-    assert loader.multiprocessing_context is not None
     assert loader.multiprocessing_context.get_start_method() == "spawn"
 
 

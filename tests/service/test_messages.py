@@ -35,7 +35,7 @@ def check_same(given: dict[str, Any], expected: dict[str, Any]) -> None:
             assert (given[name].dtype, given[name].shape) == (values.dtype, values.shape), name
             np.testing.assert_array_equal(given[name], values)
         elif isinstance(values[0], np.ndarray):
-            check_same(dict(enumerate(given[name])), dict(enumerate(values)))  # type: ignore[arg-type]
+            check_same(dict(enumerate(given[name])), dict(enumerate(values)))
         else:
             assert given[name] == values
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -167,11 +168,7 @@ def test_labels_and_the_form_lie_beside_the_model_and_a_failed_export_leaves_non
     assert (notes["version"], notes["image_size"], notes["form"]["resize_short"]) == (1, [16, 16], 12)
     assert os.listdir(tmp_path) == ["model"]
     assert (tmp_path / "model" / "saved_model.pb").exists()
-
-    def fail(*args: Any, **options: Any) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(tf.saved_model, "save", fail)
+    monkeypatch.setattr(tf.saved_model, "save", Mock(side_effect=OSError("No space left on device")))
     with pytest.raises(DataError, match=r"^The model cannot be written to .*model: No space left on device\.$"):
         export_model(linear_model(), CONFIG, NAMES, target, ImageForm())
     assert not (tmp_path / "model" / "saved_model.pb").exists()

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -71,7 +71,6 @@ def restore(tmp_path: Path) -> tuple[Saved | None, State]:
 
 def check_restored(tmp_path: Path, step: int) -> None:
     saved, state = restore(tmp_path)
-    assert saved is not None
     assert saved[:2] == (7, step)
     assert saved[2].tolist() == [[step + 0.1] * 4] * 2
     assert [values.tolist() for values in state] == [values.tolist() for values in fill(step)]
@@ -119,7 +118,6 @@ def test_any_flipped_bit_is_found_or_changes_no_value(rng: random.Random, tmp_pa
         caplog.clear()
         with caplog.at_level(logging.WARNING, "tfpipe"):
             saved, _ = restore(tmp_path)
-            assert saved is not None
             check_restored(tmp_path, saved[1])
 
 
@@ -136,11 +134,7 @@ def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch)
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(tmp_path: Path, monkeypatch):
     paths = save(tmp_path, 3)
-
-    def fill_disk(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", fill_disk)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(DataError, match=r"^Could not write .*: No space left on device\. Free some and run the same"):
         RunDir(str(tmp_path)).save((7, 4, np.zeros((2, 4))), fill(4))
     assert sorted((tmp_path / "checkpoints").iterdir()) == paths

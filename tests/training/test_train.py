@@ -262,7 +262,6 @@ def test_a_run_goes_on_with_the_layer_it_began_with(train: Train, growing: Path,
     assert not train(growing, stop=stop_after(12))["finished"]  # amid the second epoch
     grow(growing, tmp_path / "more")
     begun = find_begun_layer(load_manifest(str(growing)), run, "train")
-    assert begun is not None
     assert begun.note == f"The run holds layer 1 of {growing}, which it began with; the newest is 2."
     assert train(growing)["finished"]
     assert read_lines(run) == read_lines(undisturbed)
@@ -278,7 +277,6 @@ def test_a_run_goes_on_without_what_was_deleted(train: Train, growing: Path, tmp
     grow(growing, tmp_path / "more")
     delete_records(str(growing), victims)
     begun = find_begun_layer(load_manifest(str(growing)), run, "train")
-    assert begun is not None
     assert begun.note == (
         f"The run holds layer 1 of {growing}, which it began with; the newest is 3. 2 records of those it began with "
         "were deleted since, so it reads them no more."

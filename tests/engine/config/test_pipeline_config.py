@@ -40,7 +40,7 @@ def test_needs_no_library() -> None:
 def test_lists_become_tuples() -> None:
     config = make_config(image_size=[160, 192], decoded_size=[200, 220], extra_features=["depth"])
     assert (config.image_size, config.decoded_size, config.extra_features) == ((160, 192), (200, 220), ("depth",))
-    options = AugmentOptions(scale=[0.25, 1], mean=[0, 0, 0], std=[1, 1, 1], crop_fraction=1)  # type: ignore[arg-type]
+    options = AugmentOptions(scale=[0.25, 1], mean=[0, 0, 0], std=[1, 1, 1], crop_fraction=1)
     assert options == AugmentOptions(scale=(0.25, 1.0), mean=(0.0,) * 3, std=(1.0,) * 3, crop_fraction=1.0)
     assert hash(dataclasses.replace(config, augment_options=options))
     assert [type(value) for value in (*options.scale, options.crop_fraction)] == [float] * 3
@@ -116,7 +116,7 @@ def test_what_goes_together(options: dict[str, Any]) -> None:
 
 
 def test_the_workers_of_a_service_are_a_tuple() -> None:
-    listed = ServiceOptions(workers=["a:1", "[fe80::1%eth0]:1"])  # type: ignore[arg-type]
+    listed = ServiceOptions(workers=["a:1", "[fe80::1%eth0]:1"])
     assert listed.workers == ("a:1", "[fe80::1%eth0]:1")
     assert PipelineConfig(batch_size=1).service.workers == ()
 

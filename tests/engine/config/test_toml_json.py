@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -147,11 +148,7 @@ def test_a_missing_file_and_another_suffix_are_refused(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "a.toml"
     make_config().to_file(path)
-
-    def full(file: int) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, os.strerror(28))))
     with pytest.raises(ConfigError, match=r"a\.toml cannot be written: No space left on device"):
         make_config(seed=1).to_file(path)
     assert PipelineConfig.from_file(path) == make_config()

@@ -80,7 +80,6 @@ def test_what_tensorflow_writes_is_read(dtype: str, shape: tuple[int, ...]) -> N
     tensor = tf.cast(tf.reshape(tf.range(int(np.prod(shape))) % 2, shape), dtype)
     data = tf.io.serialize_tensor(tensor).numpy()
     proto = read_tensor_proto(data)
-    assert proto is not None
     assert proto[:2] == (dtype, shape)
     assert TensorType(dtype, (None,) * len(shape), "proto").read_bits(data).tobytes() == tensor.numpy().tobytes()
 
