@@ -7,6 +7,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeGuard
 
@@ -84,18 +85,9 @@ READ_THE_ENVIRONMENT = ("tfpipe.cli", "tfpipe.storage.buckets")
 # do it in a function where the command line or a Beam worker could do without; tests/test_imports.py measures that.
 HEAVY = {
     "tensorflow": (
-        "tfpipe.cli.doctor_run",
-        "tfpipe.distribution",
-        "tfpipe.pipeline.build",
-        "tfpipe.pipeline.device",
-        "tfpipe.pipeline.stage",
-        "tfpipe.pipeline.stages",
-        "tfpipe.pipeline.steps",
-        "tfpipe.pipeline.textbook",
-        "tfpipe.profiler.live",
-        "tfpipe.profiler.measure",
-        "tfpipe.storage.stores",
-        "tfpipe.training",
+        *("tfpipe.cli.doctor_run", "tfpipe.distribution", "tfpipe.pipeline.build", "tfpipe.pipeline.device"),
+        *("tfpipe.pipeline.stage", "tfpipe.pipeline.stages", "tfpipe.pipeline.steps", "tfpipe.pipeline.textbook"),
+        *("tfpipe.profiler.live", "tfpipe.profiler.measure", "tfpipe.storage.stores", "tfpipe.training"),
     ),
     "keras": ("tfpipe.readers.keras",),
     "apache_beam": (
@@ -106,16 +98,9 @@ HEAVY = {
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
-        "beam_jobs.inputs.parquet_images",
-        "beam_jobs.inputs.parquet_rows",
-        "beam_jobs.inputs.parquet_tensors",
-        "beam_jobs.inputs.table_files",
-        "beam_jobs.plan.image_table",
-        "tfpipe.columns.join_table",
-        "tfpipe.export.parquet",
-        "tfpipe.service",
-        "tfpipe.views.choose",
-        "tfpipe.writer.record_info",
+        *("beam_jobs.inputs.parquet_images", "beam_jobs.inputs.parquet_rows", "beam_jobs.inputs.parquet_tensors"),
+        *("beam_jobs.inputs.table_files", "beam_jobs.plan.image_table", "tfpipe.columns.join_table"),
+        *("tfpipe.export.parquet", "tfpipe.service", "tfpipe.views.choose", "tfpipe.writer.record_info"),
     ),
     "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),
@@ -124,14 +109,6 @@ HEAVY = {
     "jinja2": ("tfpipe.profiler.report.html",),
     "tensorflow_datasets": (),
 }
-
-
-@dataclass(frozen=True)
-class Import:
-    """One imported module, by its full name, and the line that imports it."""
-
-    name: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -161,20 +138,20 @@ class Source:
                 self.modules[name] = Module(name, path)
 
     @cached_property
-    def imports(self) -> list[tuple[Module, Import]]:
-        """All imports, those in functions and for type checkers included."""
-        return [(module, target) for module in self.modules.values() for target in self._read_imports(module)]
+    def imports(self) -> list[tuple[Module, str, int]]:
+        """All imports, those in functions and for type checkers included: the module, the full name, and the line."""
+        return [(module, *target) for module in self.modules.values() for target in self._read_imports(module)]
 
-    def _read_imports(self, module: Module) -> Iterator[Import]:
+    def _read_imports(self, module: Module) -> Iterator[tuple[str, int]]:
         for node in module.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    yield Import(alias.name, node.lineno)
+                    yield alias.name, node.lineno
             elif isinstance(node, ast.ImportFrom):
                 for name in self._resolve(module, node):
-                    yield Import(name, node.lineno)
+                    yield name, node.lineno
             elif isinstance(node, ast.Call) and (name := get_name_in_call(node)):
-                yield Import(name, node.lineno)
+                yield name, node.lineno
 
     def _resolve(self, module: Module, node: ast.ImportFrom) -> Iterator[str]:
         """Yields a.b for `from a import b` where that is a module of ours, else a."""
@@ -196,56 +173,46 @@ class Source:
 
     def find_upward_imports(self) -> list[str]:
         faults = []
-        for module, target in self.imports:
-            here, there = get_floor(module.name), get_floor(target.name)
+        for module, target, line in self.imports:
+            here, there = get_floor(module.name), get_floor(target)
             if here is None or there is None or there < here:
                 continue
-            same_room = get_room(module.name) == get_room(target.name)
-            if there > here or not (same_room or are_neighbors(module.name, target.name)):
-                faults.append(f"{at(module, target)} {module.name} ({here}) imports {target.name} ({there}).")
+            may = get_room(module.name) == get_room(target) or any(
+                lies_in(module.name, left) and lies_in(target, right) for left, right in NEIGHBORS
+            )
+            if there > here or not may:
+                faults.append(f"{module.path}:{line}: {module.name} ({here}) imports {target} ({there}).")
         return faults
 
     def find_imports_between_rooms_apart(self) -> list[str]:
         faults = []
-        for module, target in self.imports:
+        for module, target, line in self.imports:
             for left, right in APART:
-                is_allowed = (module.name, target.name) in ALLOWED
-                if lies_in(module.name, left) and lies_in(target.name, right) and not is_allowed:
-                    faults.append(f"{at(module, target)} {left} does not import {right}.")
-            if lies_in(target.name, "beam_jobs") and not any(lies_in(module.name, name) for name in IMPORT_BEAM_JOBS):
-                faults.append(f"{at(module, target)} only {' and '.join(IMPORT_BEAM_JOBS)} import beam_jobs.")
+                is_allowed = (module.name, target) in ALLOWED
+                if lies_in(module.name, left) and lies_in(target, right) and not is_allowed:
+                    faults.append(f"{module.path}:{line}: {left} does not import {right}.")
+            if lies_in(target, "beam_jobs") and not any(lies_in(module.name, name) for name in IMPORT_BEAM_JOBS):
+                faults.append(f"{module.path}:{line}: only {' and '.join(IMPORT_BEAM_JOBS)} import beam_jobs.")
         return faults
 
     def find_heavy_imports(self) -> list[str]:
         faults = []
-        for module, target in self.imports:
-            library = target.name.split(".")[0]
+        for module, target, line in self.imports:
+            library = target.split(".")[0]
             if library in HEAVY and not any(lies_in(module.name, allowed) for allowed in HEAVY[library]):
-                faults.append(f"{at(module, target)} {module.name} may not import {library}.")
+                faults.append(f"{module.path}:{line}: {module.name} may not import {library}.")
         return faults
 
     def find_circles(self) -> list[str]:
-        """Searches depth first: a module that is met again while it is still open closes a circle."""
         edges: dict[str, set[str]] = {name: set() for name in self.modules}
-        for module, target in self.imports:
-            if target.name in edges:
-                edges[module.name].add(target.name)
-        circles: list[str] = []
-        path: list[str] = []
-        done: set[str] = set()
-
-        def visit(name: str) -> None:
-            if name in path:
-                circles.append(" -> ".join([*path[path.index(name) :], name]))
-            elif name not in done:
-                path.append(name)
-                for imported in sorted(edges[name]):
-                    visit(imported)
-                done.add(path.pop())
-
-        for name in edges:
-            visit(name)
-        return circles
+        for module, target, _ in self.imports:
+            if target in edges:
+                edges[module.name].add(target)
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            return [" -> ".join(reversed(error.args[1]))]
+        return []
 
     def find_reads_of_the_environment(self) -> list[str]:
         names = {"environ", "environb", "getenv", "getenvb"}
@@ -255,14 +222,14 @@ class Source:
                 is_attribute = isinstance(node, ast.Attribute) and node.attr in names
                 is_import = isinstance(node, ast.ImportFrom) and node.module == "os"
                 if is_attribute or (is_import and names & {alias.name for alias in node.names}):
-                    faults.append(f"{at(module, node)} only tfpipe.cli reads the environment.")
+                    faults.append(f"{module.path}:{node.lineno}: only tfpipe.cli reads the environment.")
         return faults
 
     def find_threads_of_arrow(self) -> list[str]:
         """Threads that still free Python's buffers when a command ends can abort it."""
         calls = [(module, node) for module in self.modules.values() for node in module.nodes if is_read_by_arrow(node)]
         return [
-            f"{at(module, node)} Arrow reads with use_threads=False."
+            f"{module.path}:{node.lineno}: Arrow reads with use_threads=False."
             for module, node in calls
             if "use_threads" not in {keyword.arg for keyword in node.keywords}
         ]
@@ -277,16 +244,7 @@ class Source:
 
 Check = Callable[[Source], list[str]]
 
-CHECKS: tuple[Check, ...] = (
-    Source.find_modules_without_floor,
-    Source.find_upward_imports,
-    Source.find_imports_between_rooms_apart,
-    Source.find_heavy_imports,
-    Source.find_circles,
-    Source.find_reads_of_the_environment,
-    Source.find_threads_of_arrow,
-    Source.find_modules_named_utils,
-)
+CHECKS: list[Check] = [check for name, check in vars(Source).items() if name.startswith("find_")]
 
 
 def is_read_by_arrow(node: ast.AST) -> TypeGuard[ast.Call]:
@@ -312,14 +270,6 @@ def get_room(name: str) -> str:
     """Returns the package inside which imports may run sideways."""
     parts = name.split(".")
     return "beam_jobs" if parts[0] == "beam_jobs" else ".".join(parts[:2])
-
-
-def are_neighbors(left: str, right: str) -> bool:
-    return any(lies_in(left, importer) and lies_in(right, imported) for importer, imported in NEIGHBORS)
-
-
-def at(module: Module, place: Import | ast.AST) -> str:
-    return f"{module.path}:{place.line if isinstance(place, Import) else place.lineno}:"
 
 
 def get_name_in_call(node: ast.Call) -> str | None:
@@ -356,7 +306,7 @@ def test_every_name_in_the_tables_is_a_module_or_a_package(source: Source) -> No
 
 
 def test_every_exception_is_needed(source: Source) -> None:
-    imports = {(module.name, target.name) for module, target in source.imports}
+    imports = {(module.name, target) for module, target, _ in source.imports}
     assert {(left, right) for left, right in NEIGHBORS if any_import(imports, left, right)} == NEIGHBORS
     assert imports.issuperset(ALLOWED)
     for library, packages in HEAVY.items():
