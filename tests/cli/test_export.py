@@ -2,19 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.system.units import human_bytes
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    return write_dataset(tmp_path / "made", {"train": [payload(0), payload(1)], "test": [payload(2)]})
-
-
-def test_what_was_written_in_words_and_as_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+def test_what_was_written_in_words_and_as_json(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    made = write_dataset(tmp_path / "made", {"train": [payload(0), payload(1)], "test": [payload(2)]})
     out = tmp_path / "out"
     done = tfpipe("export", made, out, "--to", "webdataset", "--workers", 0)
     assert (done.code, done.err) == (0, "")

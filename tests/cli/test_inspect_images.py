@@ -97,11 +97,7 @@ def test_a_split_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -
     target = tmp_path / "p.html"
     document = json.loads(tfpipe("inspect", small_dataset, "--page", 4, target, "--split", "validation", "--json").out)
     assert document["page"] == {"file": str(target), "records": 3}
-    assert [item["position"] for item in read_data(target)["items"]] == [
-        "validation:0",
-        "validation:1",
-        "validation:2",
-    ]
+    assert [item["position"] for item in read_data(target)["items"]] == ["validation:0", "validation:1", "validation:2"]
 
 
 def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser: Any) -> None:

@@ -1,6 +1,5 @@
 """`tfpipe predict` as a user runs it."""
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,6 @@ import pytest
 from tests.beam_jobs.commands import run_python
 from tfpipe import PipelineConfig
 from tfpipe.format.image_form import ImageForm
-
-
-@pytest.fixture
-def predict(tfpipe):
-    return partial(tfpipe, "predict")
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +34,8 @@ def photos(tmp_path: Path, draw_images) -> Path:
     return tmp_path / "photos"
 
 
-def test_a_line_for_each_image_and_the_bad_one_named(predict, run_folder, photos) -> None:
-    done = predict(run_folder, photos / "train" / "cat", photos / "validation" / "*" / "*.jpg", "--batch-size", "4")
+def test_a_line_for_each_image_and_the_bad_one_named(tfpipe, run_folder, photos) -> None:
+    done = tfpipe("predict", run_folder, photos / "train/cat", photos / "validation/*/*.jpg", "--batch-size", "4")
     cats = [f"{photos}/train/cat/{k}.{'png' if k % 2 else 'jpg'}" for k in range(6)]
     files = [*cats, *(f"{photos}/validation/{name}/0.jpg" for name in ("cat", "dog", "owl"))]
     assert done.out.splitlines() == [f"{file}: cat 60.0%, dog 20.0%, owl 20.0%" for file in files]
@@ -51,9 +45,9 @@ def test_a_line_for_each_image_and_the_bad_one_named(predict, run_folder, photos
     assert done.code == 1
 
 
-def test_json(predict, run_folder, photos) -> None:
+def test_json(tfpipe, run_folder, photos) -> None:
     one, bad = photos / "train" / "dog" / "0.jpg", photos / "train" / "cat" / "broken.jpg"
-    done = predict(run_folder / "model", one, bad, "--json", "--top", 2)
+    done = tfpipe("predict", run_folder / "model", one, bad, "--json", "--top", 2)
     (found,), (failed,) = done.json["predictions"], done.json["failed"]
     assert (found["file"], found["label"], found["label_name"]) == (str(one), 0, "cat")
     assert found["probability"] == pytest.approx(0.6)
@@ -62,10 +56,10 @@ def test_json(predict, run_folder, photos) -> None:
 
 
 @pytest.mark.parametrize("name", ["*.gif", "empty"])
-def test_no_images_are_one_sentence(predict, run_folder, tmp_path, name: str) -> None:
+def test_no_images_are_one_sentence(tfpipe, run_folder, tmp_path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     sentence = f"{tmp_path}/{name} must hold or match at least one image, and there is none."
-    assert predict(run_folder, tmp_path / name) == (2, "", f"Error: {sentence}\n")
+    assert tfpipe("predict", run_folder, tmp_path / name) == (2, "", f"Error: {sentence}\n")
 
 
 @pytest.mark.slow

@@ -79,9 +79,7 @@ def test_the_options_that_help_are_written(small_dataset, tmp_path, tfpipe, begi
     monkeypatch.setattr("tfpipe.profiler.measure.profile.profile_pipeline", lambda *_: known)
     path = tmp_path / "a.toml"
     done = tfpipe("profile", small_dataset, "--config", tmp_path / "begin.toml", *SHORT_RUN, "--apply", path).ok
-    tried = [fix for fix in done.json["fixes"] if fix["kept"] is not None]
-    kept = [fix for fix in tried if fix["kept"]]
-    assert kept[0]["measured_images_per_second"] == 1500
+    kept = [fix for fix in done.json["fixes"] if fix["kept"]]
     assert kept[0]["measured_gain"] == {"median": 1.5, "low": 1.5, "high": 1.5}
     assert done.json["after_images_per_second"] == 1500
     best = PipelineConfig.from_file(path)

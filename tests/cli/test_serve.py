@@ -101,15 +101,6 @@ def test_workers_are_checked(running: Server, small_dataset: Path, tfpipe: Tfpip
     assert (workers["status"], reads["status"]) == ("failure", "skipped")
 
 
-@pytest.fixture
-def signal_handlers() -> Iterator[None]:
-    """Puts back the handlers that the command replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 class StartedService:
     """A service that is ready at once, and ends at once."""
 
@@ -129,9 +120,18 @@ class StartedService:
         assert not is_stopped()
 
 
-@pytest.mark.usefixtures("signal_handlers")
-def test_what_people_read(tfpipe: Tfpipe, monkeypatch) -> None:
+@pytest.fixture
+def started(monkeypatch) -> Iterator[type[StartedService]]:
+    """Starts no process, and puts back the handlers of signals that the command replaces."""
     monkeypatch.setattr(module, "Service", StartedService)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield StartedService
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("started")
+def test_what_people_read(tfpipe: Tfpipe) -> None:
     done = tfpipe("serve", "--root", "/data", "--workers", 2)
     assert (done.code, done.err) == (0, "")
     assert done.lines == [
@@ -142,16 +142,14 @@ def test_what_people_read(tfpipe: Tfpipe, monkeypatch) -> None:
     ]
 
 
-@pytest.mark.usefixtures("signal_handlers")
-def test_a_token_is_made_and_printed_where_others_reach_the_workers(tfpipe: Tfpipe, monkeypatch) -> None:
-    monkeypatch.setattr(module, "Service", StartedService)
+def test_a_token_is_made_and_printed_where_others_reach_the_workers(started, tfpipe: Tfpipe, monkeypatch) -> None:
     done = tfpipe("serve", "--root", "/data", "--host", "10.0.0.6")
-    token = StartedService.tokens[-1]
+    token = started.tokens[-1]
     assert len(token) == 32
     assert done.lines[3:] == [f"Token         TFPIPE_SERVICE_TOKEN={token}  (for Python, in a file: token_file=)"]
     monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "ours")
     done = tfpipe("serve", "--root", "/data", "--host", "10.0.0.6")
-    assert StartedService.tokens[-1] == "ours"
+    assert started.tokens[-1] == "ours"
     assert "ours" not in done.out
 
 

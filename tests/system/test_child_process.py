@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,17 +61,17 @@ def test_a_child_ends_with_its_killed_parent(tmp_path: Path, method: str) -> Non
     wait_for(lambda: not is_running(child))
 
 
+def interrupt(strike: Callable[[], object], steps: list[str]) -> None:
+    with defer_interrupts():
+        strike()
+        steps.append("block")
+    steps.append("after")
+
+
 def test_interrupts_come_after_the_block() -> None:
     steps: list[str] = []
-
-    def interrupt() -> None:
-        with defer_interrupts():
-            signal.raise_signal(signal.SIGINT)  # to this very thread: nobody can say when another one would get it
-            steps.append("block")
-        steps.append("after")
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupt()
+    with pytest.raises(KeyboardInterrupt):  # of this very thread: nobody can say when another one would get it
+        interrupt(lambda: signal.raise_signal(signal.SIGINT), steps)
     assert steps == ["block"]
 
 
@@ -82,17 +83,14 @@ def test_interrupts_that_another_thread_receives_come_after_the_block_too() -> N
     arrived, announce = socket.socketpair()
     announce.setblocking(False)
 
-    def interrupt() -> None:
-        with defer_interrupts():
-            signal.pthread_kill(other.ident or 0, signal.SIGINT)
-            assert arrived.recv(1) == bytes([signal.SIGINT])  # Python writes it when the other thread has the signal
-            steps.append("block")
-        steps.append("after")
+    def strike() -> None:
+        signal.pthread_kill(other.ident or 0, signal.SIGINT)
+        assert arrived.recv(1) == bytes([signal.SIGINT])  # Python writes it when the other thread has the signal
 
     before = signal.set_wakeup_fd(announce.fileno())
     try:
         with pytest.raises(KeyboardInterrupt):
-            interrupt()
+            interrupt(strike, steps)
     finally:
         signal.set_wakeup_fd(before)
         stop.set()

@@ -103,10 +103,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     [
         (np.zeros((4, 3, 8, 6), np.float64), BatchInfo(4, 4608, "float64", (4, 3, 8, 6))),
         ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchInfo(5, 720, "uint8", (5, 8, 6, 3), 1)),
-        (
-            {"image": [np.zeros((8, 6, 3), np.uint8)] * 5, "label": [1] * 5},
-            BatchInfo(5, 720, "uint8", (5, 8, 6, 3), 8),
-        ),
+        ({"image": [np.zeros((8, 6, 3), np.uint8)] * 5, "label": [1] * 5}, BatchInfo(5, 720, "uint8", (5, 8, 6, 3), 8)),
         ({"image": [np.zeros((8, n, 3), np.uint8) for n in (6, 7)]}, BatchInfo(2, 312, "uint8", (2,), 2)),
         ([np.zeros((4, 8, 6, 3), np.uint8), np.zeros(4, np.int64)], BatchInfo(4, 608, "uint8", (4, 8, 6, 3), 1)),
         ((["a", "b"], [1, 2]), BatchInfo(2, 0, "", (), 7)),
