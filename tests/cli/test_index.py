@@ -1,6 +1,5 @@
 """`tfpipe index` as a user runs it, and the other commands on what it described."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,9 @@ import pytest
 from tests.flipped_bit import flip_bit
 
 
-@pytest.fixture(scope="module")
-def made(foreign, tmp_path_factory) -> Path:
-    return foreign.imagenet(tmp_path_factory.mktemp("made") / "imagenet")
-
-
 @pytest.fixture
-def imagenet(made: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(made, tmp_path / "imagenet")
+def imagenet(foreign, tmp_path: Path) -> Path:
+    return foreign.imagenet(tmp_path / "imagenet")
 
 
 def test_what_was_found_in_words(tfpipe, imagenet: Path, foreign, tmp_path: Path) -> None:

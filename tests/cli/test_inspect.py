@@ -22,13 +22,6 @@ def inspect(tfpipe):
     return partial(tfpipe, "inspect", columns=80)
 
 
-@pytest.fixture(scope="module")
-def raw_dataset(tmp_path_factory, draw_images) -> Path:
-    folder = tmp_path_factory.mktemp("raw")
-    make_dataset(draw_images(folder / "images"), folder / "raw", form=ImageForm(encoding="raw", square=8))
-    return folder / "raw"
-
-
 def read_manifest(dataset: str) -> Any:
     return json.loads(Path(dataset, "manifest.json").read_text())
 
@@ -208,17 +201,18 @@ def test_one_record_as_json_with_its_image_written(inspect, small_dataset: Path,
     assert [path.name for path in tmp_path.iterdir()] == ["image.bin"]
 
 
-def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Path) -> None:
+def test_raw_pixels_are_written_as_png(inspect, small_dataset: Path, tmp_path: Path) -> None:
+    make_dataset(small_dataset.parent / "images", tmp_path / "raw", form=ImageForm(encoding="raw", square=8))
     target = tmp_path / "image.jpg"
-    done = inspect(raw_dataset, "--record", "train:0", "--output", target)
+    done = inspect(tmp_path / "raw", "--record", "train:0", "--output", target)
     assert done.lines[-1] == f"Wrote {target}: PNG, {target.stat().st_size:,} bytes."
     with Image.open(io.BytesIO(target.read_bytes())) as image:
         assert (image.format, image.size) == ("PNG", (8, 8))
-        assert image.tobytes() == first_record(raw_dataset)["image/encoded"][0]
-    summary = inspect(raw_dataset, columns=120).lines
+        assert image.tobytes() == first_record(tmp_path / "raw")["image/encoded"][0]
+    summary = inspect(tmp_path / "raw", columns=120).lines
     assert summary[2] == "Images: raw uint8 pixels, resized to 8 × 8; the sizes below are those before resizing"
     sheet = tmp_path / "sheet.PNG"
-    document = inspect(raw_dataset, "--show", 3, sheet, "--json").json
+    document = inspect(tmp_path / "raw", "--show", 3, sheet, "--json").json
     assert (document["sheet"], document["name"]) == ({"file": str(sheet), "records": 3}, "images")
     assert sheet.exists()
 

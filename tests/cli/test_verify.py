@@ -48,12 +48,6 @@ def larger(tmp_path: Path) -> Path:
     return write_dataset(tmp_path / "made", {**shards, "validation": [payload(90), payload(91)]})
 
 
-def change(path: Path, at: int, new: bytes) -> None:
-    data = bytearray(path.read_bytes())
-    data[at : at + len(new)] = new
-    path.write_bytes(data)
-
-
 def rewrite(dataset: Path, shard: str, payloads: list[bytes]) -> None:
     from tfpipe.format.record_index import encode_index
 
@@ -76,7 +70,7 @@ def test_what_the_job_wrote_is_intact(small_dataset: Path, verify) -> None:
 
 def test_a_flipped_bit_is_named(made: Path, verify) -> None:
     first = len(payload(0)) + 16
-    change(made / SHARD, first + 40, b"\xff")
+    flip_bit(made / SHARD, first + 40)
     done = verify(made, "--json")
     size = len(payload(1))
     assert (done.code, done.json["version"]) == (1, 1)
@@ -236,7 +230,7 @@ def test_records_that_are_no_examples_are_no_damage(tmp_path: Path, verify) -> N
     mixed.write_bytes(framed([b"\xff\xff", encode_example({"a": 1})]))
     done = verify(mixed, "--json")
     assert (done.code, kinds(done), done.json["notes"]) == (1, ["example"], [])
-    change(other, 13, b"\xfe")  # in the payload of the first of the other records
+    flip_bit(other, 13)  # in the payload of the first of the other records
     done = verify(other, "--json")
     assert (done.code, kinds(done), len(done.json["notes"])) == (1, ["payload_crc"], 1)
 

@@ -102,7 +102,7 @@ def check_commands(block: Block) -> list[str]:
     faults = []
     for line in re.sub(r"\\\n\s*", " ", block.code).splitlines():
         for text in re.findall(r"(?:^|[!$;&|]\s*|/)tfpipe ([a-z]+(?: .*)?)$", line):
-            name, *words = split_words(re.split(r" (?:-- |&& |\|\| |\| |2>)", text)[0])
+            name, *words = shlex.split(re.split(r" (?:-- |&& |\|\| |\| |2>)", text)[0], comments=True)
             command = commands.get_command(None, name)
             if command is None:
                 faults.append(f"{block.place}: tfpipe has no command {name!r}.")
@@ -112,13 +112,6 @@ def check_commands(block: Block) -> list[str]:
             unknown = given - options - {flag for p in command.params for flag in p.secondary_opts} - HELP
             faults += [f"{block.place}: tfpipe {name} has no option {option}." for option in sorted(unknown)]
     return faults
-
-
-def split_words(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=True)
-    except ValueError:
-        return text.split()
 
 
 def test_a_wrong_command_is_found() -> None:

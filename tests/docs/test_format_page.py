@@ -50,11 +50,6 @@ def read_shard(data: bytes) -> list[tuple[int, bytes]]:
     return records
 
 
-def read_index(text: str) -> list[tuple[int, int]]:
-    assert not text or text.endswith("\n")
-    return [(int(offset), int(size)) for offset, size in (line.split(" ") for line in text.splitlines())]
-
-
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
@@ -130,7 +125,7 @@ def read_split(directory: Path, root: Path, name: str, manifest: dict[str, Any])
         assert (len(data), hashlib.sha256(data).hexdigest()) == (shard["bytes"], shard["sha256"])
         found = read_shard(data)
         index = directory / "index" / f"{shard['file'].removesuffix('.tfrecord')}.idx"
-        assert read_index(index.read_text("ascii")) == [(at, len(payload) + 16) for at, payload in found]
+        assert index.read_text("ascii") == "".join(f"{at} {len(payload) + 16}\n" for at, payload in found)
         assert len(found) == shard["records"]
         for _, payload in found:
             features = read_example(payload)

@@ -89,13 +89,8 @@ def test_without_an_index_reading_goes_on_at_the_next_header(seed: int) -> None:
         for number in file.damaged():
             left = [at for at, origin in enumerate(file.origin) if origin == file.begins[number]]
             assert not left or any(left[0] in part for part in covered), what
-        assert bool(damaged) == _shows(file), what
-
-
-def _shows(file: DamagedFile) -> bool:
-    """Whether the damage can be seen at all: records removed whole leave no trace without an index."""
-    whole = b"".join(file.original[file.begins[n] : file.begins[n] + file.sizes[n]] for n in sorted(file.intact()))
-    return bytes(file.data) != whole
+        left = b"".join(file.original[file.begins[n] : file.begins[n] + file.sizes[n]] for n in sorted(file.intact()))
+        assert bool(damaged) == (bytes(file.data) != left), what  # records removed whole leave no trace
 
 
 def test_several_places_of_damage(seed: int) -> None:

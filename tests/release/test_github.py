@@ -29,10 +29,6 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def list_steps(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, step) for name, job in read_yaml(path)["jobs"].items() for step in job["steps"]]
-
-
 def check_command(line: str) -> list[str]:
     """Returns a sentence for each part of a shell line that is not there."""
     faults = []
@@ -50,7 +46,8 @@ def check_command(line: str) -> list[str]:
                 faults.append(f"{program} is not a program of the repository.")
         elif program not in SYSTEM and not program.startswith("/tmp/"):
             faults.append(f"{program} is not known.")
-        faults += [f"{word} is not there." for word in find_paths(words) if not (ROOT / word).exists()]
+        paths = [word for word in words if re.fullmatch(r"(\./)?(tests|docs|sample_data)(/[\w./-]+)?", word)]
+        faults += [f"{path} is not there." for path in paths if not (ROOT / path).exists()]
         faults += [
             f"tfpipe has no extra {extra!r}."
             for extras in re.findall(r"\.\[([\w,-]+)\]", command)
@@ -60,16 +57,12 @@ def check_command(line: str) -> list[str]:
     return faults
 
 
-def find_paths(words: list[str]) -> list[str]:
-    """Returns the words that name something in the repository, but for what the command itself makes."""
-    return [word for word in words if re.fullmatch(r"(\./)?(tests|docs|sample_data)(/[\w./-]+)?", word)]
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_exists(workflow: Path) -> None:
     faults = [
         f"{workflow.name}, {job}: {fault}"
-        for job, step in list_steps(workflow)
+        for job, content in read_yaml(workflow)["jobs"].items()
+        for step in content["steps"]
         for line in step.get("run", "").splitlines()
         for fault in check_command(line)
     ]

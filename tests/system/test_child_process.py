@@ -33,18 +33,6 @@ if __name__ == "__main__":
 """
 
 
-def start(tmp_path: Path, code: str, *args: str) -> tuple[subprocess.Popen[str], int]:
-    """Starts a parent process; returns it and the process id of its child, which the code prints."""
-    script = tmp_path / "parent.py"
-    script.write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen(
-        [sys.executable, str(script), *args], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert parent.stdout is not None
-    return parent, int(parent.stdout.readline())
-
-
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -54,7 +42,12 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_child_ends_with_its_killed_parent(tmp_path: Path, method: str) -> None:
-    parent, child = start(tmp_path, OF_MULTIPROCESSING, method)
+    script, environment = tmp_path / "parent.py", {**os.environ, "PYTHONPATH": str(ROOT)}
+    script.write_text(OF_MULTIPROCESSING)
+    command = [sys.executable, str(script), method]
+    parent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
     assert is_running(child)
     with parent:
         parent.kill()

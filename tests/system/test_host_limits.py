@@ -17,8 +17,8 @@ MEMINFO = (
 )
 V2_MOUNT = "34 25 0:30 {top} /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (
-    "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
-    "35 31 0:32 {top} /sys/fs/cgroup/a\\040memory rw,relatime - cgroup cgroup rw,memory\n"
+    "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+    "35 31 0:32 / /sys/fs/cgroup/a\\040memory rw,relatime - cgroup cgroup rw,memory\n"
     "36 31 0:33 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
 )
 
@@ -35,13 +35,6 @@ def version_2(group: str = "/", top: str = "/", **files: object) -> dict[str, ob
     """`a__memory_max=1` is what `a/memory.max` holds."""
     named = {f"sys/fs/cgroup/{key.replace('__', '/').replace('_', '.', 1)}": value for key, value in files.items()}
     return {"proc/self/cgroup": f"0::{group}", "proc/self/mountinfo": V2_MOUNT.format(top=top), **named}
-
-
-def version_1(group: str, top: str = "/") -> dict[str, object]:
-    return {
-        "proc/self/cgroup": f"9:name=systemd:/\n4:memory:{group}\n1:cpu,cpuacct:{group}\n0::/",
-        "proc/self/mountinfo": V1_MOUNTS.format(top=top),
-    }
 
 
 OWN = {"memory_max": 2 * GIB, "memory_current": GIB, "cpu_max": "200000 100000"}
@@ -97,7 +90,8 @@ def test_version_2(
 def test_version_1(tmp_path: Path) -> None:
     memory, cpu = "sys/fs/cgroup/a memory", "sys/fs/cgroup/cpu,cpuacct"
     files = {
-        **version_1("/a/b"),
+        "proc/self/cgroup": "9:name=systemd:/\n4:memory:/a/b\n1:cpu,cpuacct:/a/b\n0::/",
+        "proc/self/mountinfo": V1_MOUNTS,
         f"{memory}/memory.limit_in_bytes": NONE_V1,
         f"{memory}/memory.usage_in_bytes": 9 * GIB,
         f"{memory}/a/memory.limit_in_bytes": 3 * GIB,

@@ -41,11 +41,6 @@ def list_options(text: str) -> list[str]:
     return [found[1] for lines in groups for line in lines if (found := OPTION.match(line))]
 
 
-def get_names(command: click.Command) -> list[str]:
-    options = [param for param in command.params if isinstance(param, click.Option)]
-    return sorted(max(option.opts, key=len).removeprefix("--") for option in options)
-
-
 @pytest.mark.parametrize("name", commands.modules)
 def test_every_option_stands_in_the_help_and_few_stand_in_the_first_one(tfpipe: Tfpipe, name: str) -> None:
     command = commands.get_command(None, name)
@@ -54,7 +49,9 @@ def test_every_option_stands_in_the_help_and_few_stand_in_the_first_one(tfpipe: 
     assert (first.code, every.code) == (0, 0)
     has_rare = any(isinstance(param, HelpOption) and param.rare for param in command.params)
     help_options = ["help", "help-all"] if has_rare else ["help"]
-    assert sorted(list_options(every.out)) == sorted([*get_names(command), *help_options])
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    names = [max(option.opts, key=len).removeprefix("--") for option in options]
+    assert sorted(list_options(every.out)) == sorted([*names, *help_options])
     shown = list_options(first.out)
     assert shown == [option for option in list_options(every.out) if option in shown]
     assert (len(shown) < len(list_options(every.out))) == has_rare

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -42,14 +41,9 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def imagenet(foreign, tmp_path_factory) -> Path:
-    return foreign.imagenet(tmp_path_factory.mktemp("made") / "imagenet")
-
-
 @pytest.fixture
-def copy(imagenet: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(imagenet, tmp_path / "imagenet")
+def imagenet(foreign, tmp_path: Path) -> Path:
+    return foreign.imagenet(tmp_path / "imagenet")
 
 
 def test_seekable_jpegs_are_found(foreign, tmp_path: Path) -> None:
@@ -64,10 +58,10 @@ def test_seekable_jpegs_are_found(foreign, tmp_path: Path) -> None:
     }
 
 
-def test_counts_places_labels_and_forms_and_records_at_random(copy: Path) -> None:
-    before = hashes(copy)
-    report = run(copy)
-    manifest = load_manifest(str(copy))
+def test_counts_places_labels_and_forms_and_records_at_random(imagenet: Path) -> None:
+    before = hashes(imagenet)
+    report = run(imagenet)
+    manifest = load_manifest(str(imagenet))
     assert manifest == report.manifest
     assert report.notes == ()
     train, validation = manifest.splits["train"], manifest.splits["validation"]
@@ -84,15 +78,15 @@ def test_counts_places_labels_and_forms_and_records_at_random(copy: Path) -> Non
         "image/filename": ("bytes", ()),
     }
     for shard in train.shards:
-        path = copy / shard.file
-        text = (copy / file_names.index_name(shard.file)).read_bytes()
+        path = imagenet / shard.file
+        text = (imagenet / file_names.index_name(shard.file)).read_bytes()
         with path.open("rb") as file:
             assert decode_index(text, shard.bytes, shard.records)[:, 0].tolist() == [at for at, _ in scan_records(file)]
         assert shard.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    after = hashes(copy)
+    after = hashes(imagenet)
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"manifest.json", *(f"index/{name}.idx" for name in before)}
-    with RecordReader(str(copy), load_manifest(str(copy)), "train") as reader:
+    with RecordReader(str(imagenet), load_manifest(str(imagenet)), "train") as reader:
         assert [int(reader[k]["id"][0]) for k in (39, 0, 29, 30, 14)] == [39, 0, 29, 30, 14]
 
 
@@ -112,15 +106,15 @@ def test_elsewhere_with_workers(imagenet: Path, tmp_path: Path, monkeypatch, cap
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index", "manifest.json"]
 
 
-def test_again_after_a_change(copy: Path, foreign) -> None:
-    first = run(copy)
-    assert run(copy) == first
-    foreign.write(copy / "train-00003-of-00004", foreign.records(30, 4, 1))
-    (copy / "train-00000-of-00004").unlink()
-    second = run(copy)
+def test_again_after_a_change(imagenet: Path, foreign) -> None:
+    first = run(imagenet)
+    assert run(imagenet) == first
+    foreign.write(imagenet / "train-00003-of-00004", foreign.records(30, 4, 1))
+    (imagenet / "train-00000-of-00004").unlink()
+    second = run(imagenet)
     assert second.manifest.splits["train"].records == 20
     assert second.notes == ("3 of the 4 files train-*-of-00004 exist.",)
-    assert not (copy / "index/train-00000-of-00004.idx").exists()
+    assert not (imagenet / "index/train-00000-of-00004.idx").exists()
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
@@ -272,8 +266,8 @@ def refuse(target: Path | str, message: str, kind: type[Exception] = FormatError
     assert sorted(os.listdir(folder)) == before
 
 
-def test_damage_names_file_record_and_byte(copy: Path) -> None:
-    path = copy / "train-00001-of-00004"
+def test_damage_names_file_record_and_byte(imagenet: Path) -> None:
+    path = imagenet / "train-00001-of-00004"
     with path.open("rb") as file:
         at = [offset for offset, _ in scan_records(file)][5]
     data = bytearray(path.read_bytes())
@@ -281,11 +275,11 @@ def test_damage_names_file_record_and_byte(copy: Path) -> None:
         changed = bytearray(data)
         changed[place] ^= 1
         path.write_bytes(changed)
-        refuse(copy, f"{path} cannot be indexed: record 5 at byte {at} is damaged: {what}")
-        refuse(copy, f"{path} cannot be indexed", output=str(copy.parent / "new"))
-        assert not (copy.parent / "new").exists()
+        refuse(imagenet, f"{path} cannot be indexed: record 5 at byte {at} is damaged: {what}")
+        refuse(imagenet, f"{path} cannot be indexed", output=str(imagenet.parent / "new"))
+        assert not (imagenet.parent / "new").exists()
     path.write_bytes(data[: at + 20])
-    refuse(copy, f"{path} cannot be indexed: record 5 at byte {at} is damaged: it has ")
+    refuse(imagenet, f"{path} cannot be indexed: record 5 at byte {at} is damaged: it has ")
 
 
 def test_what_is_no_tfrecord_is_refused(foreign, tmp_path: Path) -> None:
@@ -328,16 +322,16 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     refuse(f"{tmp_path}/none-*", f"No file fits {tmp_path}/none-*.", DataError)
 
 
-def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, copy: Path, tmp_path: Path) -> None:
+def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, imagenet: Path, tmp_path: Path) -> None:
     message = f"{small_dataset} is a dataset that `tfpipe shard` wrote, and it has an index already"
     refuse(small_dataset, message, ConfigError)
-    (copy / "manifest.json").write_text("{}")
-    refuse(copy, f"{copy}/manifest.json is not a manifest that can be replaced.", ConfigError)
+    (imagenet / "manifest.json").write_text("{}")
+    refuse(imagenet, f"{imagenet}/manifest.json is not a manifest that can be replaced.", ConfigError)
 
 
-def test_a_directory_that_cannot_be_written(copy: Path) -> None:
-    (copy.parent / "file").write_text("")
-    found = refusal(DataError, run, copy, output=str(copy.parent / "file" / "out"))
+def test_a_directory_that_cannot_be_written(imagenet: Path) -> None:
+    (imagenet.parent / "file").write_text("")
+    found = refusal(DataError, run, imagenet, output=str(imagenet.parent / "file" / "out"))
     assert "out: Not a directory. Choose another place with `output`" in found
 
 

@@ -90,17 +90,13 @@ def _pad(row: Any, length: int, padding: int) -> Any:
     return np.concatenate([row, np.full((length - len(row), *row.shape[1:]), filled, row.dtype)])
 
 
-def _make_indexed(name: str, folder: Path) -> Indexed:
-    name, _, packed = name.partition(".")
-    family = FAMILIES[name]
+@pytest.fixture(scope="module", params=[*FAMILIES, "deepvariant.gz"])
+def indexed(request, tmp_path_factory) -> Indexed:
+    name, _, packed = request.param.partition(".")
+    family, folder = FAMILIES[name], tmp_path_factory.mktemp("family")
     records = family.write(folder, in_members=bool(packed))
     index(IndexConfig(str(folder), **family.index))
     return Indexed(family, load_manifest(str(folder)), [family.parse(tf.constant(record)) for record in records])
-
-
-@pytest.fixture(scope="module", params=[*FAMILIES, "deepvariant.gz"])
-def indexed(request, tmp_path_factory) -> Indexed:
-    return _make_indexed(request.param, tmp_path_factory.mktemp("family"))
 
 
 def test_numpy_has_every_value_and_the_text(indexed: Indexed) -> None:

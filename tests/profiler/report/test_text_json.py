@@ -20,8 +20,6 @@ from tfpipe.profiler.report.text_json import (
 )
 from tfpipe.profiler.types import Buffer, DatasetInfo, Spread, Step
 
-BUFFERS = (Buffer("shuffle", "records", 8192, 0.8e9),)
-
 
 def test_the_first_line_is_the_answer_and_the_rates_stand_side_by_side() -> None:
     report = make_report(PROFILE)
@@ -167,9 +165,8 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     section = (Path(profiler.__file__).parent / "README.md").read_text().split("\n# ")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    document = to_json(
-        make_report(replace(make_profile(buffers=BUFFERS), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1)
-    )
+    profile = make_profile(buffers=(Buffer("shuffle", "records", 8192, 0.8e9),), timeline=(Step(0.1, 0.0, 0.02),))
+    document = to_json(make_report(profile, price_per_hour=1))
     fields_of = dict(document)
     for name in ("dataset", "config", "what_if", *(name for name in document if name.endswith("_spread"))):
         del fields_of[name]  # their fields are those of the data, the options and the stages
