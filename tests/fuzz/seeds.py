@@ -7,19 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.format.test_manifest import MANIFEST
 from tests.integrity.damaged import framed
-from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format import manifest_json, tfds_metadata
 from tfpipe.format.catalog import Catalog, Entry
 from tfpipe.format.example import encode_example
-from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.format.view import HIDDEN, View, ViewSplit
-
-SHA256 = "0123456789abcdef" * 4
 
 EXAMPLES = [
     b"",
@@ -50,32 +49,10 @@ NAMES = [b"train-00003-of-00008.tfrecord", b"images/part-7", b"../x", b"gs://buc
 
 def _manifest(foreign: Foreign | None) -> Manifest:
     schema = image_schema(labeled=True, boxes=True, box_labels=False, extra=(FeatureSpec("depth", "float", (2, 3)),))
-    shards = tuple(
-        ShardInfo(
-            file_names.shard_name("train", k, 2) if foreign is None else f"part/{k}",
-            records=k + 3,
-            bytes=4000,
-            sha256=SHA256,
-        )
-        for k in range(2)
-    )
-    sizes = ImageSizes(1, 20, 7.5, 2, 30, 9.25)
-    return Manifest(
-        name="pets",
-        splits={"train": SplitInfo("train", shards, {"JPEG": 5, "PNG": 2}, (4, 3), sizes, 5)},
-        label_names=("cat", "dog"),
-        schema=schema,
-        seed=7,
-        changed={"cmyk": 1},
-        noticed={},
-        skipped={"no image": 2},
-        quarantined=1,
-        duplicates=Duplicates({"train": 1}, 0, 0),
-        image={"encoding": "keep", "square": None, "quality": 95},
-        fingerprint="f",
-        tool_version="0.1.0",
-        foreign=foreign,
-    )
+    split = replace(MANIFEST.splits["train"], seekable_jpegs=5)
+    if foreign is not None:
+        split = replace(split, shards=tuple(shard._replace(file=f"part/{k}") for k, shard in enumerate(split.shards)))
+    return replace(MANIFEST, splits={"train": split}, schema=schema, foreign=foreign)
 
 
 MANIFESTS = [
