@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,24 +90,6 @@ def test_a_plain_reader_opens_it(tmp_path: Path) -> None:
     assert tf.io.decode_raw(raw, tf.bfloat16).numpy().tolist() == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"latents": np.zeros((2, 3))}, "Feature 'latents' must be float16 [2, 3], got float64 [2, 3]."),
-        ({"latents": np.zeros((3, 2), np.float16)}, "Feature 'latents' must be float16 [2, 3], got float16 [3, 2]."),
-        ({"caption": b"\xff"}, "Feature 'caption' must be UTF-8 text, got the byte 0xff at 0."),
-        ({"class": "cow"}, "Label 'class' must be a class from 0 to 1 or its name, got 'cow'."),
-        ({"class": 2}, "Label 'class' must be a class from 0 to 1 or its name, got 2."),
-        ({"id": 0.5}, "Feature 'id' must be one value of int64, got a float."),
-        ({"more": 1}, "A record must have exactly the schema's features: 'more' unknown."),
-    ],
-)
-def test_a_record_that_does_not_fit_is_named(tmp_path: Path, change: dict, message: str) -> None:
-    records = [make_record(0), make_record(1) | change]
-    assert refusal(ConfigError, write, tmp_path / "out", records) == f"Record 1 of 'train': {message}"
-    assert not (tmp_path / "out").exists()
-
-
 def test_what_the_users_code_raises_is_named(tmp_path: Path) -> None:
     def fail():
         yield make_record(0)
@@ -170,6 +151,8 @@ NAMES = "the names of classes must be texts, and at least one, got"
             {"schema": {"a": fields.Images(2), "b": fields.Mask()}},
             "The Mask 'b' needs an Image in the same record, got Images 'a'.",
         ),
+        ({"schema": {"a": fields.Labels(("a", "a"))}}, "Feature 'a': the names of classes must be different, got 'a' "),
+        ({"schema": {"a": fields.Labels(("a",), 0)}}, "'a': the `count` of Labels must be at least 1, got 0."),
         ({"schema": {"a": fields.Images(0)}}, "'a': the number of Images must be from 1 to 1,024, got 0."),
     ],
 )
@@ -265,51 +248,6 @@ def test_images_and_masks_come_back_after_a_run_that_was_killed(tmp_path: Path) 
         assert reader[3]["image/class/text"] == [b"dog"]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"image": b"GIF"}, "Image 'image' cannot be stored: not an image: it begins like text."),
-        (
-            {"image": np.zeros((2, 2), np.float32)},
-            "Image 'image' must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got float32 "
-            "[2, 2].",
-        ),
-        (
-            {"mask": np.zeros((2, 3), np.uint8)},
-            "Image 'image' cannot be stored: its mask has 3 x 2 pixels, the image 24 x 16.",
-        ),
-        (
-            {"mask": np.zeros((2, 3, 1), np.uint8)},
-            "Mask 'mask' must be the bytes of a PNG, or whole numbers [height, width], got uint8 [2, 3, 1].",
-        ),
-        ({"mask": np.full((16, 24), -1)}, "Mask 'mask' must hold classes from 0 to 65,535, got -1."),
-    ],
-)
-def test_images_and_masks_that_do_not_fit(tmp_path: Path, values: dict[str, Any], message: str) -> None:
-    found = refusal(ConfigError, write, tmp_path / "out", [make_image_record(0) | values], schema=IMAGES)
-    assert found == f"Record 0 of 'train': {message}"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda views: views[:2], "Images 'views' must be a list of 3 images, got 2."),
-        (lambda views: b"", "Images 'views' must be a list of 3 images, got a bytes."),
-        (lambda views: [*views[:2], views[2][:-20]], "Image 2 of 'views' cannot be stored: truncated PNG."),
-        (
-            lambda views: [*views[:2], np.zeros((2, 3), np.int64)],
-            "Image 2 of 'views' must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got int64 "
-            "[2, 3].",
-        ),
-    ],
-)
-def test_images_are_named_by_record_and_number(tmp_path: Path, change: Callable[[list[bytes]], Any], message: str):
-    records = list(make_records(range(2)))
-    records[1]["views"] = change(records[1]["views"])
-    schema = {"views": fields.Images(3), **LABEL_AND_TEXT}
-    assert refusal(ConfigError, write, tmp_path / "out", records, schema=schema) == f"Record 1 of 'train': {message}"
-
-
 _COUNT_THREADS = """
 import os
 import pyarrow.parquet
@@ -367,33 +305,82 @@ def test_names_and_numbers_are_stored_as_numbers(tmp_path: Path) -> None:
     assert json.loads(line.rstrip(",")) == {**expected, "names": list(TAG_NAMES)}
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (["red", "blue"], "must be a list of classes from 0 to 2 or their names, got 'blue'."),
-        ([3], "must be a list of classes from 0 to 2 or their names, got 3."),
-        (np.array([-1]), "must be a list of classes from 0 to 2 or their names, got -1."),
-        ([1.0], "must be a list of classes from 0 to 2 or their names, got 1.0."),
-        ([None], "must be a list of classes from 0 to 2 or their names, got None."),
-        ("red", "must be a list, got a str."),
-        (1, "must be a list, got a int."),
-    ],
-)
-def test_what_is_not_a_class_is_refused(tmp_path: Path, value: object, message: str) -> None:
-    records = [make_tagged(0), {**make_tagged(1), "tags": value}]
-    found = refusal(ConfigError, write_tagged, tmp_path / "out", records=records)
-    assert found == f"Record 1 of 'train': Feature 'tags' {message}"
+VIEWS = list(make_records(range(2)))
+PIXELS = "must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got"
+TAGS_ARE = "Feature 'tags' must be a list of classes from 0 to 2 or their names, got"
+
+# Of each schema two records, changes of the second one, and what is said of it then.
+REFUSED: list[tuple[Any, list[dict[str, Any]], list[tuple[dict[str, Any], str]]]] = [
+    (
+        SCHEMA,
+        [make_record(0), make_record(1)],
+        [
+            ({"latents": np.zeros((2, 3))}, "Feature 'latents' must be float16 [2, 3], got float64 [2, 3]."),
+            ({"latents": np.float16([[0] * 2] * 3)}, "Feature 'latents' must be float16 [2, 3], got float16 [3, 2]."),
+            ({"caption": b"\xff"}, "Feature 'caption' must be UTF-8 text, got the byte 0xff at 0."),
+            ({"class": "cow"}, "Label 'class' must be a class from 0 to 1 or its name, got 'cow'."),
+            ({"class": 2}, "Label 'class' must be a class from 0 to 1 or its name, got 2."),
+            ({"id": 0.5}, "Feature 'id' must be one value of int64, got a float."),
+            ({"more": 1}, "A record must have exactly the schema's features: 'more' unknown."),
+        ],
+    ),
+    (
+        IMAGES,
+        [make_image_record(0), make_image_record(0)],
+        [
+            ({"image": b"GIF"}, "Image 'image' cannot be stored: not an image: it begins like text."),
+            ({"image": np.zeros((2, 2), np.float32)}, f"Image 'image' {PIXELS} float32 [2, 2]."),
+            (
+                {"mask": np.zeros((2, 3), np.uint8)},
+                "Image 'image' cannot be stored: its mask has 3 x 2 pixels, the image 24 x 16.",
+            ),
+            (
+                {"mask": np.zeros((2, 3, 1), np.uint8)},
+                "Mask 'mask' must be the bytes of a PNG, or whole numbers [height, width], got uint8 [2, 3, 1].",
+            ),
+            ({"mask": np.full((16, 24), -1)}, "Mask 'mask' must hold classes from 0 to 65,535, got -1."),
+        ],
+    ),
+    (
+        {"views": fields.Images(3), **LABEL_AND_TEXT},
+        VIEWS,
+        [
+            ({"views": VIEWS[1]["views"][:2]}, "Images 'views' must be a list of 3 images, got 2."),
+            ({"views": b""}, "Images 'views' must be a list of 3 images, got a bytes."),
+            (
+                {"views": [*VIEWS[1]["views"][:2], VIEWS[1]["views"][2][:-20]]},
+                "Image 2 of 'views' cannot be stored: truncated PNG.",
+            ),
+            (
+                {"views": [*VIEWS[1]["views"][:2], np.zeros((2, 3), np.int64)]},
+                f"Image 2 of 'views' {PIXELS} int64 [2, 3].",
+            ),
+        ],
+    ),
+    (
+        TAGGED,
+        [make_tagged(0), make_tagged(1)],
+        [
+            ({"tags": ["red", "blue"]}, f"{TAGS_ARE} 'blue'."),
+            ({"tags": [3]}, f"{TAGS_ARE} 3."),
+            ({"tags": np.array([-1])}, f"{TAGS_ARE} -1."),
+            ({"tags": [1.0]}, f"{TAGS_ARE} 1.0."),
+            ({"tags": [None]}, f"{TAGS_ARE} None."),
+            ({"tags": "red"}, "Feature 'tags' must be a list, got a str."),
+            ({"tags": 1}, "Feature 'tags' must be a list, got a int."),
+        ],
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (fields.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
-        (fields.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
-    ],
+    ("schema", "records", "change", "message"),
+    [(schema, records, *row) for schema, records, rows in REFUSED for row in rows],
 )
-def test_what_cannot_be_declared_is_refused(tmp_path: Path, labels: fields.Labels, message: str) -> None:
-    assert refusal(ConfigError, write_tagged, tmp_path / "out", {"x": labels}) == message
+def test_a_record_that_does_not_fit_is_named(tmp_path, schema, records, change, message):
+    found = refusal(ConfigError, write, tmp_path / "out", [records[0], records[1] | change], schema=schema)
+    assert found == f"Record 1 of 'train': {message}"
+    assert not (tmp_path / "out").exists()
 
 
 def test_names_of_a_manifest_are_checked(tmp_path: Path) -> None:

@@ -221,20 +221,18 @@ def test_hostile_names_are_refused(tmp_path: Path, name: str, kind: str) -> None
     assert refused(path) == f"{path} holds the member {name!r}, which points outside of it; such an archive is refused."
 
 
-@pytest.mark.parametrize(
-    ("kind", "target", "named"),
-    [
+def test_a_link_that_points_outside_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    for kind, target, named in (
         (tarfile.SYMTYPE, "../../etc/passwd", "cat/../../etc/passwd"),
         (tarfile.SYMTYPE, "/etc/passwd", "/etc/passwd"),
         (tarfile.LNKTYPE, "../passwd", "../passwd"),
         (tarfile.LNKTYPE, "/etc/passwd", "/etc/passwd"),
-    ],
-)
-def test_a_link_that_points_outside_is_refused(tmp_path: Path, kind: bytes, target: str, named: str) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(make_tar({}, extra=[make_link("cat/1.jpg", target, kind)]))
-    message = f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
-    assert refused(path) == message
+    ):
+        path.write_bytes(make_tar({}, extra=[make_link("cat/1.jpg", target, kind)]))
+        assert refused(path) == (
+            f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
+        )
 
 
 def test_backslashes_are_folders(tmp_path: Path) -> None:
