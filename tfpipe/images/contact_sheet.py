@@ -70,26 +70,25 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def _draw_tile(tile: Tile, side: int, num_lines: int) -> Image.Image:
-    """Draws an image in the middle of a square, with the lines of its caption below, cut off at the tile's edge."""
+    """Draws an image, its mask and its boxes in the middle of a square, and below its caption, cut off at the edge."""
     drawn = Image.new("RGB", (side, side + num_lines * _LINE_PX), _PAGE)
     draw = ImageDraw.Draw(drawn)
     draw.rectangle((0, 0, side - 1, side - 1), fill=_WELL)
     if tile.image is not None:
-        image = _draw_boxes(_lay_over(fit(tile.image, side), tile.classes), tile.boxes)
+        image = fit(tile.image, side)
+        if tile.classes is not None:
+            colors = color_mask(tile.classes, image.size)
+            blended = Image.blend(image, colors.convert("RGB"), _MASK_OPACITY)
+            image = Image.composite(blended, image, Image.fromarray(np.asarray(colors) > 0))
+        pen, width, height = ImageDraw.Draw(image), image.width - 1, image.height - 1
+        for left, top, right, bottom in tile.boxes:
+            if 0 <= left <= right <= 1 and 0 <= top <= bottom <= 1:  # a record may claim any number
+                pen.rectangle((left * width, top * height, right * width, bottom * height), outline=_BOX, width=2)
         drawn.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
     for number, line in enumerate(tile.lines):
         shown = "".join(character if character.isprintable() else "?" for character in line[:side])
         draw.text((0, side + 2 + number * _LINE_PX), shown, fill=_INK, font=ImageFont.load_default(_FONT_PX))
     return drawn
-
-
-def _lay_over(image: Image.Image, classes: Classes | None) -> Image.Image:
-    """Lays a mask over an image of mode "RGB"."""
-    if classes is None:
-        return image
-    colors = color_mask(classes, image.size)
-    blended = Image.blend(image, colors.convert("RGB"), _MASK_OPACITY)
-    return Image.composite(blended, image, Image.fromarray(np.asarray(colors) > 0))
 
 
 def color_mask(classes: Classes, size: tuple[int, int]) -> Image.Image:
@@ -98,15 +97,6 @@ def color_mask(classes: Classes, size: tuple[int, int]) -> Image.Image:
     indices = np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0)
     image = Image.fromarray(indices.astype(np.uint8))
     image.putpalette([0, 0, 0, *_CLASS_COLORS.reshape(-1).tolist()])
-    return image
-
-
-def _draw_boxes(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
-    draw = ImageDraw.Draw(image)
-    for left, top, right, bottom in boxes:
-        if 0 <= left <= right <= 1 and 0 <= top <= bottom <= 1:  # a record may claim any number
-            width, height = image.width - 1, image.height - 1
-            draw.rectangle((left * width, top * height, right * width, bottom * height), outline=_BOX, width=2)
     return image
 
 

@@ -69,7 +69,13 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
     with other_formats.refuse_unreadable(kind):
         if kind != "jpeg":
             return np.asarray(_decode(data, kind, form.max_pixels).crop(box))
-        return np.asarray(_decode_jpeg_crop(jpeg.read_header(data, form.max_pixels), box, ratio))
+        header = jpeg.read_header(data, form.max_pixels)
+        # Rounded down, because Pillow never falls below the requested size: rounded up, it would reduce less.
+        reduced_size = None if ratio == 1 else (max(header.width // ratio, 1), max(header.height // ratio, 1))
+        image, scale = jpeg.decode_jpeg(header, reduced_size)
+        near_x, near_y, far_x, far_y = (int((side + scale // 2) // scale) for side in box)
+        image = image.crop((near_x, near_y, max(far_x, near_x + 1), max(far_y, near_y + 1)))
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))  # it would copy an RGB image
 
 
 def make_image(pixels: NDArray[np.uint8]) -> Image.Image:
@@ -83,16 +89,6 @@ def view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[n
     if len(data) != height * width * 3:
         raise BadImage(f"{len(data):,} bytes of raw pixels, not {height} x {width} x 3")
     return data.reshape(height, width, 3)
-
-
-def _decode_jpeg_crop(header: jpeg.JpegHeader, box: tuple[int, int, int, int], ratio: int) -> Image.Image:
-    """Decodes a box of a JPEG: its left, upper, right and lower bound."""
-    # Rounded down, because Pillow never falls below the requested size: rounded up, it would reduce less.
-    reduced_size = None if ratio == 1 else (max(header.width // ratio, 1), max(header.height // ratio, 1))
-    image, scale = jpeg.decode_jpeg(header, reduced_size)
-    near_x, near_y, far_x, far_y = (int((side + scale // 2) // scale) for side in box)
-    image = image.crop((near_x, near_y, max(far_x, near_x + 1), max(far_y, near_y + 1)))
-    return image if image.mode == "RGB" else image.convert("RGB")  # `convert` would copy an RGB image
 
 
 def _decode(data: bytes, kind: str, max_pixels: int) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Reads JPEG headers, adds a missing end marker, and decodes with checks, since Pillow hides libjpeg's warnings."""
+"""Reads JPEG headers, and decodes with checks, since Pillow hides libjpeg's warnings."""
 
 from __future__ import annotations
 
@@ -151,14 +151,6 @@ def verify_by_pillow(header: JpegHeader) -> None:
     match = _NEXT_MARKER.search(data, end)
     if match is None or data[match.start() + 1] != _EOI:
         raise BadImage("damaged JPEG: a segment among its image data is cut off")
-
-
-def append_eoi(data: bytes, header: JpegHeader) -> bytes:
-    """Adds the end marker that a JPEG with whole scans lacks; whether its blocks are whole is checked later."""
-    body = data.rstrip(b"\xff")  # the file may end with half an end marker
-    if not scans_are_whole(body, header):
-        raise BadImage(TRUNCATED)
-    return body + EOI
 
 
 def scans_are_whole(data: bytes, header: JpegHeader) -> bool:

@@ -7,6 +7,7 @@ once, so no reader of the shards has to handle CMYK, alpha, 16 bits, EXIF orient
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import PIL
@@ -166,11 +167,11 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
     except Surplus:
         return judge(_mend(source, drop_padding(source.data, source.header), "surplus_dropped", form))
     except OSError as error:
-        try:
-            if judge(_mend(source, jpeg.append_eoi(source.data, source.header), "eoi_appended", form)):
+        body = source.data.rstrip(b"\xff")  # the file may end with half an end marker
+        with suppress(BadImage, OSError):  # once there is an end marker, data that is cut off looks damaged
+            whole = jpeg.scans_are_whole(body, source.header)
+            if whole and judge(_mend(source, body + jpeg.EOI, "eoi_appended", form)):
                 return True
-        except (BadImage, OSError):
-            pass  # once there is an end marker, data that is cut off looks damaged
         raise BadImage(jpeg.TRUNCATED) from error  # also a rare kind, since nobody can tell if it is whole
 
 

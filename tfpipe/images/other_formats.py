@@ -38,7 +38,7 @@ _PLUGINS = {
 
 _WARNING_LOCK = make_fork_lock()
 
-_TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 258, 262, 284
+_TIFF_ORIENTATION, _TIFF_PHOTOMETRIC = 274, 262
 _TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
 _TIFF_VALUE_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of types with more than one
 _GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, an image, the end; Pillow skips other bytes
@@ -134,14 +134,6 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
         # An orientation in XMP does not count, but Pillow would apply it on loading.
         image.info.pop("xmp", None)
     return image
-
-
-def refuse_deep_planes(image: Image.Image) -> None:
-    """Refuses a TIFF of samples of more than 8 bits in separate planes, which Pillow reads wrongly."""
-    tags: Any = getattr(image, "tag_v2", {})
-    if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(_TIFF_BITS, (1,))) > 8:
-        sentence = "a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples"
-        raise BadImage(sentence)
 
 
 def _check_gif_blocks(data: bytes) -> None:

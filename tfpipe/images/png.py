@@ -76,7 +76,14 @@ class PngHeader:
 
 def read_header(data: bytes, max_pixels: int) -> PngHeader:
     """Reads all chunks, and checks the order and the checksums of the critical ones."""
-    header = _read_ihdr(data)
+    if len(data) < 33:
+        raise BadImage("truncated PNG")
+    length, name, width, height, depth, color, method, filters, interlace = struct.unpack_from(">I4sIIBBBBB", data, 8)
+    if (length, name) != (13, b"IHDR"):
+        raise BadImage("damaged PNG: it does not begin with its header")
+    if depth not in _DEPTHS.get(color, ()) or method or filters or interlace > 1:
+        raise BadImage("damaged PNG: impossible values in its header")
+    header = PngHeader(width, height, depth, color, bool(interlace), color in (_GRAY_ALPHA, _RGBA), data=data)
     check_size(header.width, header.height, max_pixels)
     if max(header.width, header.height) > _MAX_SIDE:
         raise BadImage(f"{header.width} x {header.height} pixels; a side must not exceed {_MAX_SIDE}")
@@ -132,20 +139,6 @@ def verify_png(header: PngHeader) -> None:
 def open_png(data: bytes) -> PngImagePlugin.PngImageFile:
     """Opens a file with the PNG plugin. No other format is tried, and no process-wide limit or warning applies."""
     return PngImagePlugin.PngImageFile(io.BytesIO(data))
-
-
-def _read_ihdr(data: bytes) -> PngHeader:
-    if len(data) < 33:
-        raise BadImage("truncated PNG")
-    length, name, width, height, depth, color_type, method, filters, interlace = struct.unpack_from(
-        ">I4sIIBBBBB", data, 8
-    )
-    if (length, name) != (13, b"IHDR"):
-        raise BadImage("damaged PNG: it does not begin with its header")
-    if depth not in _DEPTHS.get(color_type, ()) or method or filters or interlace > 1:
-        raise BadImage("damaged PNG: impossible values in its header")
-    transparent = color_type in (_GRAY_ALPHA, _RGBA)
-    return PngHeader(width, height, depth, color_type, bool(interlace), transparent, data=data)
 
 
 def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 _GRAY_MODES = ("1", "L", "LA", "La")
+_TIFF_BITS, _TIFF_PLANAR = 258, 284
 
 # Pillow's raw modes read one byte of a 16-bit sample; this byte order reads the other. "N" is this machine's order.
 _OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
@@ -73,23 +74,17 @@ def load(
     width and height that the image takes of them, with fractions, or None for all; and the kinds of change.
     """
     if isinstance(header, jpeg.JpegHeader):
-        return _load_jpeg(header, size)
+        stored = header.width, header.height
+        width, height = stored if size is None else size[::-1] if swaps_sides(header.orientation) else size
+        at_least = None if (width, height) == stored else (_DRAFT_MARGIN * width, _DRAFT_MARGIN * height)
+        image, scale = jpeg.decode_jpeg(header, at_least)
+        image, changed = flatten_alpha(image)
+        return image, (header.width / scale, header.height / scale), changed
     if isinstance(header, png.PngHeader):
         image, changed = _load_png(header)
         return image, None, ("first_frame", *changed) if header.animated else changed
     image, changed = _load_other(data, kind, header)
     return image, None, changed
-
-
-def _load_jpeg(
-    header: jpeg.JpegHeader, size: tuple[int, int] | None
-) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
-    stored = header.width, header.height
-    width, height = stored if size is None else size[::-1] if swaps_sides(header.orientation) else size
-    at_least = None if (width, height) == stored else (_DRAFT_MARGIN * width, _DRAFT_MARGIN * height)
-    image, scale = jpeg.decode_jpeg(header, at_least)
-    flat, changed = flatten_alpha(image)
-    return flat, (header.width / scale, header.height / scale), changed
 
 
 def resize_jpeg(header: jpeg.JpegHeader, size: tuple[int, int]) -> Image.Image | None:
@@ -131,7 +126,10 @@ def _load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
 
 def _load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     image = source.image
-    other_formats.refuse_deep_planes(image)
+    tags: Any = getattr(image, "tag_v2", {})
+    if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(_TIFF_BITS, (1,))) > 8:  # which Pillow reads wrongly
+        sentence = "a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples"
+        raise BadImage(sentence)
     raw_mode = get_16bit_raw_mode(image)
     if raw_mode.startswith("RGBa"):
         raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
