@@ -12,7 +12,6 @@ import numpy as np
 
 from tfpipe.errors import DataError, FormatError, TfpipeError
 from tfpipe.format import schema as keys
-from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, encode_png
@@ -32,19 +31,17 @@ _NOTEBOOK_RECORDS, _NOTEBOOK_PX = 8, 112
 def draw_for_notebook(shown: Any) -> str | None:
     """Returns eight images of a manifest, `DataSource` or reader as HTML; None if they cannot be drawn."""
     try:
-        rows = [tiles for _, tiles in read_tiles(_open_sources(shown), _NOTEBOOK_RECORDS, _NOTEBOOK_PX)]
+        if isinstance(shown, DataSource):
+            sources = [shown]
+        else:
+            every = [(shown, name) for name in shown.splits] if isinstance(shown, Manifest) else list_splits(shown.plan)
+            sources = [data_source(manifest, split) for manifest, split in every]
+        rows = [tiles for _, tiles in read_tiles(sources, _NOTEBOOK_RECORDS, _NOTEBOOK_PX)]
         sheet = draw_contact_sheet([row[0] for row in rows if row], columns=_NOTEBOOK_RECORDS, tile_px=_NOTEBOOK_PX)
     except TfpipeError:
         return None  # the notebook shows the repr, and reading the data raises the error
     text, data = html.escape(repr(shown)), base64.b64encode(encode_png(sheet)).decode()
     return f'<p>{text}</p><img alt="{len(rows)} records" src="data:image/png;base64,{data}">'
-
-
-def _open_sources(shown: Any) -> list[DataSource]:
-    if isinstance(shown, DataSource):
-        return [shown]
-    splits = [(shown, name) for name in shown.splits] if isinstance(shown, Manifest) else list_splits(shown.plan)
-    return [data_source(manifest, split) for manifest, split in splits]
 
 
 def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Iterator[tuple[Record, list[Tile]]]:
@@ -70,13 +67,18 @@ def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     tiles: list[Tile] = []
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
     caption = next((human_text(values[0]) for values in texts if isinstance(values, list) and values), "")
+    masks = (record.features.get(spec.name) for spec in manifest.schema.masks)
+    mask = next((value[0] for value in masks if isinstance(value, list) and len(value) == 1), None)
+    sides = [record.features.get(key) for key in (keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)]
+    lists = [side.tolist() for side in sides if isinstance(side, np.ndarray)]
+    boxes = list(zip(*lists, strict=False)) if len(lists) == len(sides) else []
     for number, data in enumerate(record.encoded_images[:MAX_IMAGES_SHOWN]):
         note = f"{position} image {number}" if manifest.has_several_images else position
         try:
             image = make_image(decode_pixels(data, form))
             size = image.size
             image.thumbnail((tile_px, tile_px))
-            classes, boxes = _read_mask(manifest, record.features, math.prod(size)), _list_boxes(record.features)
+            classes = None if mask is None else read_mask(mask, math.prod(size))
             tiles.append(Tile(image, title, note, size, caption, classes, boxes))
         except BadImage:
             tiles.append(Tile(None, title, note))
@@ -93,19 +95,3 @@ def spread_evenly(lengths: Sequence[int], count: int) -> list[list[int]]:
         chosen.append([number - begin for number in middles if begin <= number < begin + length])
         begin += length
     return chosen
-
-
-def _read_mask(manifest: Manifest, features: dict[str, Feature], max_pixels: int) -> Any:
-    """Returns the classes of the record's first mask; None without one. Raises `BadImage` if it is damaged."""
-    for spec in manifest.schema.masks:
-        value = features.get(spec.name)
-        if isinstance(value, list) and len(value) == 1:
-            return read_mask(value[0], max_pixels)
-    return None
-
-
-def _list_boxes(features: dict[str, Feature]) -> list[tuple[float, float, float, float]]:
-    """Returns the boxes of a record that have all four sides."""
-    sides = [features.get(key) for key in (keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)]
-    lists = [side.tolist() for side in sides if isinstance(side, np.ndarray)]
-    return list(zip(*lists, strict=False)) if len(lists) == len(sides) else []

@@ -253,12 +253,21 @@ def data_loader(
             f"`cache` {images.config.cache} needs `num_workers` 0, got {num_workers}: each process would have a cache "
             "of its own. Leave one of them out."
         )
+    waiting = images.config.prefetch_batches
+    if waiting and not num_workers and images._transform is not None:
+        raise ConfigError(
+            f"`prefetch_batches` {waiting} needs workers with a `transform`: it uses the random numbers of the "
+            "process, so no thread runs it ahead. Leave one out, or give `num_workers`."
+        )
+    if waiting == 0 and num_workers:
+        raise ConfigError("`prefetch_batches` 0 needs `num_workers` 0: a batch of each worker waits. Leave one out.")
+    for_each = 2 if waiting is None else -(-waiting // max(num_workers, 1))
     return ShardLoader(
         images,
         batch_size=None,
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
-        prefetch_factor=_count_waiting(images, num_workers),
+        prefetch_factor=for_each if num_workers else None,
         persistent_workers=num_workers > 0,
         multiprocessing_context=start_method if num_workers else None,
         worker_init_fn=_end_on_sigterm,
@@ -283,21 +292,6 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
         from torch_xla.distributed.parallel_loader import MpDeviceLoader
     loaded: Iterable[Any] = MpDeviceLoader(loader, torch_xla.device() if device is None else device)
     return loaded
-
-
-def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
-    """Counts the batches that each worker prefetches; None without workers."""
-    waiting = images.config.prefetch_batches
-    if not num_workers:
-        if waiting and images._transform is not None:
-            raise ConfigError(
-                f"`prefetch_batches` {waiting} needs workers with a `transform`: it uses the random numbers of the "
-                "process, so no thread runs it ahead. Leave one out, or give `num_workers`."
-            )
-        return None
-    if waiting == 0:
-        raise ConfigError("`prefetch_batches` 0 needs `num_workers` 0: a batch of each worker waits. Leave one out.")
-    return 2 if waiting is None else -(-waiting // num_workers)
 
 
 class _Word(NamedTuple):
