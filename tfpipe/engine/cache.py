@@ -5,14 +5,14 @@ A record is cached when it is first read. Evaluation crops an image the same way
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.encoded_images import DTYPES
-from tfpipe.engine.parse import Column, ReadBlock, RecordBlock, join_block, read_missing
+from tfpipe.engine.parse import ReadBlock, RecordBlock, join_block, read_missing
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
@@ -159,11 +159,3 @@ class DecodedCache(_MemoryCache):
         self.images = np.empty((self.count, *size, 3), DTYPES[dtype])  # slots that were never written take no memory
         self.sizes = np.zeros((self.count, 2), np.int64)
         self.others: list[dict[str, Any]] = [{}] * self.count  # by slot: features by name
-
-    def keep_others(self, slots: IntArray, sizes: IntArray, columns: Mapping[str, Column]) -> None:
-        """Stores the other features of records whose images are in their slots already, and marks these as filled."""
-        listed = zip(*(column.list_records() for column in columns.values()), strict=True)
-        for slot, values in zip(slots.tolist(), listed if columns else [()] * len(slots), strict=True):
-            self.others[slot] = dict(zip(columns, values, strict=True))
-        self.sizes[slots] = sizes
-        self.present[slots] = True

@@ -115,7 +115,11 @@ class CachingMaker(BatchMaker):
             decode_images(images, self._cache.images, slots, self._filling, threads)
             for name in () if self._is_final else self.plan.masks:
                 others[name] = _squeeze_masks(name, others[name], images.extents, self._filling.size)
-        self._cache.keep_others(slots, images.sizes, others)
+        listed = zip(*(column.list_records() for column in others.values()), strict=True)
+        for slot, values in zip(slots.tolist(), listed if others else [()] * len(slots), strict=True):
+            self._cache.others[slot] = dict(zip(others, values, strict=True))
+        self._cache.sizes[slots] = images.sizes
+        self._cache.present[slots] = True  # after all that belongs to them
 
 
 _Chunk: TypeAlias = tuple[IntArray, StoredBatch, bool]

@@ -76,8 +76,7 @@ class Column:
     def list_bytes(self) -> list[bytes]:
         """Returns copies of all bytes values."""
         assert self.memory is not None
-        data = self.memory.data
-        return [data[begin : begin + size].tobytes() for begin, size in self.values.tolist()]
+        return _cut(self.memory.data, self.values)
 
     def list_records(self) -> list[Any]:
         """Lists the values of each record: a list of bytes, or an array."""

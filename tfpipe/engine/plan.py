@@ -203,8 +203,9 @@ def check_plan(plan: BatchPlan) -> None:
     if config.one_hot and not source.num_classes:
         raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
     _check_images(plan)
-    if not source.has_images:
-        _check_without_images(source, config)
+    for option, value in (("as_supervised", True), ("augment", "device"), ("cache", "decoded")):
+        if getattr(config, option) == value and not source.has_images:
+            raise ConfigError(f"`{option}` {value} needs images, and {source.name} has none.")
     if not plan.features and not source.has_images:
         raise ConfigError(f"A batch must hold a feature, and the records of {source.name} have none.")
     check_shares(plan)
@@ -256,10 +257,3 @@ def _check_images(plan: BatchPlan) -> None:
         )
     if plan.config.cache == "decoded" and plan.num_images is not None:
         raise ConfigError("`cache` decoded keeps one image a record. Set `cache` to bytes, or `images` to first.")
-
-
-def _check_without_images(source: Source, config: PipelineConfig) -> None:
-    """Refuses options that need images if the records have none."""
-    for option, value in (("as_supervised", True), ("augment", "device"), ("cache", "decoded")):
-        if getattr(config, option) == value:
-            raise ConfigError(f"`{option}` {value} needs images, and {source.name} has none.")

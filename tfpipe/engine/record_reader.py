@@ -415,16 +415,6 @@ class RecordReader:
             if shard.file in self._indexes:
                 self._indexes.move_to_end(shard.file)
                 return self._indexes[shard.file]
-        ends = self._read_index(shard)
-        with self._lock:
-            if shard.file not in self._indexes:
-                self._indexes[shard.file] = ends
-                self._index_bytes += ends.nbytes
-                while len(self._indexes) > 1 and self._index_bytes > _MAX_INDEX_BYTES:
-                    self._index_bytes -= self._indexes.popitem(last=False)[1].nbytes
-        return ends
-
-    def _read_index(self, shard: ShardInfo) -> IntArray:
         path = join(self.directory, file_names.index_name(shard.file))
         max_bytes = max_index_bytes(shard.bytes, shard.records)
         try:
@@ -440,9 +430,15 @@ class RecordReader:
             raise _explain(path, error) from error
         try:
             ends: IntArray = decode_index(data, shard.bytes, shard.records, is_packed=self._is_packed).sum(axis=1)
-            return ends
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
+        with self._lock:
+            if shard.file not in self._indexes:
+                self._indexes[shard.file] = ends
+                self._index_bytes += ends.nbytes
+                while len(self._indexes) > 1 and self._index_bytes > _MAX_INDEX_BYTES:
+                    self._index_bytes -= self._indexes.popitem(last=False)[1].nbytes
+        return ends
 
     def _open(self, shard: ShardInfo) -> "_OpenFile":
         """Opens the shard's file, and closes the least recently used one if there are too many."""
