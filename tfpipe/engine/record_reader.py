@@ -150,8 +150,8 @@ class RecordReader:
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
-        location, number, ranges = self.locate(index), self._find_stored_one(index), self._ranges
-        path, at = self._shard_path(location.shard), bisect_right(self._ends, number)
+        (number, at, _), location, ranges = self._find(index), self.locate(index), self._ranges
+        path = self._shard_path(location.shard)
 
         def read_remote(offset: int, size: int) -> bytes:
             assert ranges is not None
@@ -286,8 +286,8 @@ class RecordReader:
 
     def describe(self, number: int) -> str:
         """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord"."""
-        shard, row = self._find_row(number)
-        return f"record {row} of {self._shard_path(shard)}"
+        _, at, row = self._find(number)
+        return f"record {row} of {self._shard_path(self._shards[at])}"
 
     def _try_to_read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> RecordBlock:
         if not len(numbers):
@@ -333,17 +333,17 @@ class RecordReader:
 
     def locate(self, index: int) -> RecordLocation:
         """Locates a record; arguments and errors are those of `reader[index]`."""
-        shard, row = self._find_row(index)
-        ends = self._get_index(shard)
+        _, at, row = self._find(index)
+        ends = self._get_index(self._shards[at])
         begin = int(ends[row - 1]) if row else 0
-        return RecordLocation(shard, begin, int(ends[row]) - begin)
+        return RecordLocation(self._shards[at], begin, int(ends[row]) - begin)
 
-    def _find_row(self, index: int) -> tuple[ShardInfo, int]:
-        """Finds the shard of a record, and the record's index in the shard."""
-        number = self._find_stored_one(index)
-        shard_index = bisect_right(self._ends, number)
-        shard = self._shards[shard_index]
-        return shard, number - self._ends[shard_index] + shard.records
+    def _find(self, index: int) -> tuple[int, int, int]:
+        """Finds a record: its number in the shards, the index of its shard, and its own in the shard."""
+        number = resolve_index(index, len(self), self.split)
+        number = number if self._chosen is None else int(self._chosen[number])
+        at = bisect_right(self._ends, number)
+        return number, at, number - self._ends[at] + self._shards[at].records
 
     def close(self) -> None:
         """Closes all files; reading opens them again."""
@@ -384,11 +384,6 @@ class RecordReader:
             for number, result in zip(chosen.tolist(), found, strict=True):
                 yield read_one(number) if result is None else result
             begin, count = begin + count, min(2 * count, most)
-
-    def _find_stored_one(self, index: int) -> int:
-        """Converts an index to the record's number in the shards; errors are those of `reader[index]`."""
-        number = resolve_index(index, len(self), self.split)
-        return number if self._chosen is None else int(self._chosen[number])
 
     def _locate_many(self, numbers: IntArray) -> tuple[IntArray, ...]:
         """Returns the shards, offsets and sizes of records with ascending numbers in the shards, each int64 [n]."""

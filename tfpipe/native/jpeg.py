@@ -58,9 +58,8 @@ def decode(data: bytes, box: Sequence[int], out: Any, *, ratio: int = 1, max_pix
     if shape[:2] != reduce_box(box, ratio):
         raise ValueError(f"The array must have the size of the crop, got {shape[0]} x {shape[1]} for {tuple(box)}.")
     request = Request(*box, ratio=ratio, seeks=1, max_pixels=max_pixels)
-    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     memory = (ctypes.c_char * view.nbytes).from_buffer(view)
-    _check(library.load().tfpipe_decode(data, len(data), ctypes.byref(request), memory, message), message)
+    _call("tfpipe_decode", data, len(data), ctypes.byref(request), memory)
 
 
 def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -71,9 +70,8 @@ def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_p
     """
     width, height = new_size
     _check_result(height, width, ratio)
-    message, out = ctypes.create_string_buffer(library.MESSAGE_BYTES), ctypes.create_string_buffer(3 * width * height)
-    arguments = data, len(data), max_pixels, ratio, out, height, width, message
-    _check(library.load().tfpipe_decode_resized(*arguments), message)
+    out = ctypes.create_string_buffer(3 * width * height)
+    _call("tfpipe_decode_resized", data, len(data), max_pixels, ratio, out, height, width)
     return out.raw
 
 
@@ -84,9 +82,7 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     Segments that do not affect pixels, such as EXIF, are left out.
     """
     result, size = ctypes.c_void_p(), ctypes.c_size_t()
-    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
-    arguments = data, len(data), max_pixels, ctypes.byref(result), ctypes.byref(size), message
-    _check(library.load().tfpipe_make_seekable(*arguments), message)
+    _call("tfpipe_make_seekable", data, len(data), max_pixels, ctypes.byref(result), ctypes.byref(size))
     try:
         return ctypes.string_at(result, size.value)
     finally:
@@ -101,16 +97,13 @@ def find_intervals(data: bytes) -> int:
 
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Checks a JPEG for damage: decodes its entropy-coded data, but computes no pixel."""
-    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
-    _check(library.load().tfpipe_check(data, len(data), max_pixels, message), message)
+    _call("tfpipe_check", data, len(data), max_pixels)
 
 
 def drop_padding(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     """Returns a JPEG without padding zeros before its markers; raises `SurplusJpeg` if other bytes are there."""
-    message, out, size = ctypes.create_string_buffer(library.MESSAGE_BYTES), bytearray(len(data)), ctypes.c_size_t()
-    memory = (ctypes.c_char * len(data)).from_buffer(out)
-    arguments = data, len(data), max_pixels, memory, ctypes.byref(size), message
-    _check(library.load().tfpipe_drop_padding(*arguments), message)
+    memory, size = ctypes.create_string_buffer(len(data)), ctypes.c_size_t()
+    _call("tfpipe_drop_padding", data, len(data), max_pixels, memory, ctypes.byref(size))
     return ctypes.string_at(memory, size.value)
 
 
@@ -129,7 +122,10 @@ def reduce_box(box: Sequence[int], ratio: int) -> tuple[int, int]:
     return far[0] - near[0], far[1] - near[1]
 
 
-def _check(result: int, message: Any) -> None:
+def _call(name: str, *arguments: Any) -> None:
+    """Calls a function of the library, and raises an error with the message that it writes into its last argument."""
+    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
+    result = getattr(library.load(), name)(*arguments, message)
     if result == library.NO_MEMORY:
         raise MemoryError("The native library got no memory for an image.")
     if result:

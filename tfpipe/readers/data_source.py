@@ -200,7 +200,7 @@ class DataSource:
         elif self.manifest.label_key is None or not 0 <= label < len(names):
             allowed = f"from 0 to {len(names) - 1}" if names else "of a dataset that has labels"
             raise ConfigError(f"A class must be {allowed}, got {label}.")
-        return np.flatnonzero(self._lookup.labels()[self._choose(np.arange(len(self)))] == label)
+        return np.flatnonzero(self._lookup.read()[0][self._choose(np.arange(len(self)))] == label)
 
     def find(self, name: str) -> int:
         """Returns the number in this view of the first record with this name, at the cost of `with_label`.
@@ -288,10 +288,6 @@ class RecordLookup:
         self._reader = reader
         self._tables: tuple[NDArray[np.int64], NDArray[np.uint64]] | None = None
 
-    def labels(self) -> NDArray[np.int64]:
-        """Returns the class of every record, counted from 0, or `NO_LABEL`: int64 of shape [records]."""
-        return self._read()[0]
-
     def find_name(self, name: str) -> list[int]:
         """Returns the numbers of the records with this name, ascending."""
         if self.name_key is None:
@@ -300,10 +296,11 @@ class RecordLookup:
             name_bytes = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             return []
-        numbers = np.flatnonzero(self._read()[1] == np.uint64(_hash(name_bytes))).tolist()
+        numbers = np.flatnonzero(self.read()[1] == np.uint64(_hash(name_bytes))).tolist()
         return [number for number in numbers if get_text(self._reader[number], self.name_key) == name_bytes]
 
-    def _read(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    def read(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """Returns each record's class, counted from 0, or `NO_LABEL`, and the hash of its name: both [records]."""
         with _LOCK:
             if self._tables is None:
                 labels, hashes = array("q"), array("Q")  # they grow with the records read, as a manifest may be wrong

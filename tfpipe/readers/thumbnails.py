@@ -12,7 +12,6 @@ import numpy as np
 
 from tfpipe.errors import DataError, FormatError, TfpipeError
 from tfpipe.format import schema as keys
-from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, encode_png
 from tfpipe.images.decode import decode_pixels, make_image
@@ -62,7 +61,6 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
 
 def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     """Makes the tile of a record's image, or one for each of several, up to 8."""
-    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
     position, title = f"{record.split}:{record.index}", human_text(record.label_name or record.name)
     tiles: list[Tile] = []
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
@@ -75,7 +73,7 @@ def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     for number, data in enumerate(record.encoded_images[:MAX_IMAGES_SHOWN]):
         note = f"{position} image {number}" if manifest.has_several_images else position
         try:
-            image = make_image(decode_pixels(data, form))
+            image = make_image(decode_pixels(data, record._form))
             size = image.size
             image.thumbnail((tile_px, tile_px))
             classes = None if mask is None else read_mask(mask, math.prod(size))
