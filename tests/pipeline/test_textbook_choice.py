@@ -25,7 +25,6 @@ from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.stages import keeps_order
 from tfpipe.pipeline.textbook import count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
 
@@ -167,7 +166,7 @@ def uncounted(foreign: Path) -> Source:
 def test_which_order(plan: Plan, uncounted: Source, options: dict, exact: bool, deterministic: bool) -> None:
     source, config = plan().source, PipelineConfig(batch_size=1, **options)
     assert (config.training and is_by_engine(source, config)) == exact
-    assert is_by_engine(source, config) or keeps_order(config) == deterministic
+    assert is_by_engine(source, config) or config.keeps_order == deterministic
     assert not is_by_engine(uncounted, config)
     if options.get("order") == "exact":
         with pytest.raises(ConfigError, match=r"`order` exact must know .*train-\* are files without a manifest"):

@@ -33,7 +33,7 @@ def test_forms_of_a_batch_and_a_step_that_is_not_there(small_dataset: Path) -> N
     assert [mask.tolist() for _, _, mask in evaluation] == [[1.0] * 3]  # each pass is whole
     shared = NumpyBatches(small_dataset, "validation", evaluation.config, rank=(0, 2))
     assert [mask.tolist() for _, _, mask in shared] == [[1.0, 0.0]]
-    with pytest.raises(ConfigError, match=r"^`start_step` must be at least 0, got -1\.$"):
+    with pytest.raises(ConfigError, match=r"^`step` must be at least 0, got -1\.$"):
         make(small_dataset).read(-1)
 
 

@@ -17,23 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine import encoded_images
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import BytesCache, DecodedCache, choose_kept
 from tfpipe.engine.cache_file import CacheFile, open_cache_file
 from tfpipe.engine.clocks import Clocks, run_in_threads
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.encoded_images import (
-    DTYPES,
-    Decoding,
-    EncodedImages,
-    center_boxes,
-    choose_images,
-    decode_images,
-    make_masks,
-    make_whole_boxes,
-    measure_headers,
-    measure_images,
-)
+from tfpipe.engine.encoded_images import DTYPES, Decoding, EncodedImages
 from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.features import list_stored_features, make_labels, make_multi_hot, make_tensors, make_values
 from tfpipe.engine.parse import BadRecord, Column, ReadBlock, RecordBlock, join_columns, parse_columns
@@ -277,7 +267,7 @@ class BatchMaker(Maker):
                         out[count:] = 0
                     with self.clocks.measure("decode"):
                         to = out if rows is not None else out[:count]
-                        decode_images(self.leave_to_device(images), to, rows, self.decoding, threads)
+                        encoded_images.decode_images(self.leave_to_device(images), to, rows, self.decoding, threads)
                     batch["image"] = out if per_record is None else out.reshape(-1, per_record, *out.shape[1:])
             batch |= self.make_others(stored, images, filled)
         return batch
@@ -298,12 +288,12 @@ class BatchMaker(Maker):
             column, indices = self._choose_several(stored, column, source.per_record.max)
         # The sizes of the original images: crops are drawn in their aspect ratio.
         if source.has_sizes:
-            sizes = measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
+            sizes = encoded_images.measure_images(every, stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH])
             sizes = sizes if indices is None else sizes[(every.firsts[:, None] + indices).reshape(-1)]
         elif source.images.size is not None:
             sizes = np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
         else:
-            sizes = measure_headers(column)
+            sizes = encoded_images.measure_headers(column)
         return self.choose_crops(stored.epoch, stored.asked, sizes, source.images.size, column, indices)
 
     def choose_crops(
@@ -331,12 +321,12 @@ class BatchMaker(Maker):
         options = config.augment_options
         flips = np.zeros(len(sizes), np.bool_)
         if config.augment == "none":
-            boxes = make_whole_boxes(extents)
+            boxes = encoded_images.make_whole_boxes(extents)
         elif config.training:
             boxes, drawn = draw_crops(seeds, sizes, squeezed, scale=options.scale, ratio=options.ratio)
             flips = drawn if options.flip else flips
         else:
-            boxes = center_boxes(sizes, extents, config.size, options.crop_fraction)
+            boxes = encoded_images.center_boxes(sizes, extents, config.size, options.crop_fraction)
         flat = None if indices is None else indices.reshape(-1)
         return EncodedImages(column, self.plan.num_images or 1, flat, sizes, extents, seeds, boxes, flips)
 
@@ -370,7 +360,7 @@ class BatchMaker(Maker):
                 if feature.name in plan.masks:
                     assert images is not None
                     name, shown = feature.name, self.leave_to_device(images)
-                    batch[name] = make_masks(name, column, shown, self.decoding.size, filled)
+                    batch[name] = encoded_images.make_masks(name, column, shown, self.decoding.size, filled)
                 elif feature.multi_hot:
                     batch[feature.name] = make_multi_hot(feature.spec, column, filled)
                 elif tensor is not None:
@@ -408,7 +398,7 @@ class BatchMaker(Maker):
         indices = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
         if self.plan.config.training and self.plan.num_images is not None and chosen < most:
             seeds = make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
-            indices = choose_images(seeds, column.counts, chosen, most)
+            indices = encoded_images.choose_images(seeds, column.counts, chosen, most)
         images = (column.firsts[:, None] + indices).reshape(-1)
         return column.choose(images, np.full(len(column.counts), chosen)), indices
 

@@ -26,7 +26,6 @@ from tfpipe.pipeline.stage import (
     tf_data_options,
     without_autograph,
 )
-from tfpipe.pipeline.stages import keeps_order
 from tfpipe.pipeline.steps import list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
@@ -139,7 +138,7 @@ def build_host_stages(
     if reason := explain_textbook(plan.source, config):
         check_textbook(plan, reason)
         plain = [without_autograph(stage) for stage in list_textbook_stages(plan)]
-        stages = Stages(plain, tf_data_options(config, keeps_order(config)))
+        stages = Stages(plain, tf_data_options(config, config.keeps_order))
     else:
         check_engine(config)
         stages = _build_by_engine(plan, open_maker(plan))

@@ -75,12 +75,6 @@ def caches_whole(config: PipelineConfig) -> bool:
     return config.cache == "decoded" and config.training
 
 
-def keeps_order(config: PipelineConfig) -> bool:
-    """Returns whether elements keep their order, although a slow one then holds up the next."""
-    chosen = config.tf_data.deterministic
-    return not config.training if chosen is None else chosen
-
-
 def _draws(plan: BatchPlan) -> bool:
     """Returns whether the augmentation draws random numbers."""
     return plan.config.training and plan.source.has_images and plan.config.augment != "none"
@@ -99,12 +93,12 @@ def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callabl
     if calls is None:
         # Without autotuning, AUTOTUNE would mean at most 16 threads.
         calls = tf.data.AUTOTUNE if plan.config.autotunes else plan.config.max_threads
-    return dataset.map(function, num_parallel_calls=calls, deterministic=keeps_order(plan.config))
+    return dataset.map(function, num_parallel_calls=calls, deterministic=plan.config.keeps_order)
 
 
 def parallel_settings(plan: BatchPlan) -> dict[str, object]:
     """Returns the options that `map_in_parallel` uses, for the settings of a stage."""
-    return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": keeps_order(plan.config)}
+    return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": plan.config.keeps_order}
 
 
 def decode_images(plan: BatchPlan) -> Stage:

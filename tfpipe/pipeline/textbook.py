@@ -16,14 +16,7 @@ from tfpipe.engine.cache import check_memory, estimate_cache_bytes
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import Stage
-from tfpipe.pipeline.stages import (
-    augment_images,
-    batch_examples,
-    decode_images,
-    keeps_order,
-    parse_records,
-    prefetch_batches,
-)
+from tfpipe.pipeline.stages import augment_images, batch_examples, decode_images, parse_records, prefetch_batches
 from tfpipe.system.hash_permutation import FILES, IntArray, key_of
 from tfpipe.system.units import human_bytes, parse_bytes
 
@@ -134,14 +127,14 @@ def _read_files(plan: BatchPlan) -> Stage:
             cycle_length=cycle,
             block_length=config.tf_data.block_length,
             num_parallel_calls=None if calls is None else min(calls, cycle),
-            deterministic=None if calls is None else keeps_order(config),
+            deterministic=None if calls is None else config.keeps_order,
         )
 
     settings = {
         "cycle_length": cycle,
         "block_length": config.tf_data.block_length,
         "num_parallel_calls": calls,
-        "deterministic": keeps_order(config),
+        "deterministic": config.keeps_order,
     }
     return Stage("read", apply, settings, "several files side by side" if cycle > 1 else "in the order of the files")
 

@@ -6,18 +6,9 @@ from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
-from tfpipe.readers.base import (
-    BatchTransform,
-    Data,
-    EpochBatches,
-    Finish,
-    ImageTransform,
-    locate,
-    open_data,
-    seed_transform,
-)
+from tfpipe.readers.base import BatchTransform, Data, EpochBatches, Finish, ImageTransform, open_data, seed_transform
+from tfpipe.system.arguments import check_count
 
 
 class NumpyBatches(EpochBatches):
@@ -83,5 +74,5 @@ class NumpyBatches(EpochBatches):
         """
         if not self.config.training and not 0 <= step < len(self):
             raise ConfigError(f"`step` must be from 0 to {len(self) - 1} in evaluation, got {step}.")
-        position = locate(self._maker, step) if self.config.training else Position(0, step)
-        return self._finish(self._maker.make(*position, self._threads))
+        check_count("step", step)
+        return self._finish(self._maker.make(*divmod(step, len(self)), self._threads))

@@ -287,6 +287,12 @@ class PipelineConfig:
         return self.training if autotune is None else autotune
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether tf.data keeps the order of elements, although a slow one then holds up the next."""
+        deterministic = self.tf_data.deterministic
+        return not self.training if deterministic is None else deterministic
+
+    @property
     def max_threads(self) -> int:
         """The number of threads that `cpu_budget` leaves the pipeline on this host: one for each core without it."""
         share = 1.0 if self.cpu_budget is None else self.cpu_budget
