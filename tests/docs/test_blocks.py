@@ -30,13 +30,13 @@ def name_page(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def mark_slow(page: Path) -> object:
-    name = name_page(page)
-    return pytest.param(page, id=name, marks=() if name in FAST else pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
-    "page", [mark_slow(page) for page in PAGES if any(not block.reason for block in BLOCKS if block.page == page)]
+    "page",
+    [
+        pytest.param(page, id=name_page(page), marks=() if name_page(page) in FAST else pytest.mark.slow)
+        for page in PAGES
+        if any(not block.reason for block in BLOCKS if block.page == page)
+    ],
 )
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     copy_samples(tmp_path / "images")

@@ -42,7 +42,7 @@ def list_options(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", commands.modules)
-def test_every_option_stands_in_the_help_and_few_stand_in_the_first_one(tfpipe: Tfpipe, name: str) -> None:
+def test_every_option_stands_in_the_help_with_an_example_and_few_in_the_first_one(tfpipe: Tfpipe, name: str) -> None:
     command = commands.get_command(None, name)
     assert isinstance(command, GroupedCommand)
     first, every = tfpipe(name, "--help"), tfpipe(name, "--help-all")
@@ -57,15 +57,12 @@ def test_every_option_stands_in_the_help_and_few_stand_in_the_first_one(tfpipe: 
     assert (len(shown) < len(list_options(every.out))) == has_rare
     assert shown[-len(help_options) :] == help_options
     assert len(shown) <= 25
-
-
-@pytest.mark.parametrize("name", commands.modules)
-def test_each_command_has_an_example_that_it_takes(name: str) -> None:
-    one = commands.get_command(None, name)
-    assert isinstance(one, GroupedCommand)
-    program, command, *args = shlex.split(one.example)
-    assert (program, command) == ("tfpipe", name)
-    one.make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
+    refused = tfpipe(name, "--frobnicate")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.splitlines()[-1].startswith("Error: No such option '--frobnicate'.")
+    program, shown_name, *args = shlex.split(command.example)
+    assert (program, shown_name) == ("tfpipe", name)
+    command.make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
 
 
 def test_an_option_without_a_group_stands_last_and_a_rare_one_behind_help_all() -> None:

@@ -1,5 +1,6 @@
 """Text that is safe to print, and the display of a job's progress."""
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -48,25 +49,18 @@ with Display("Starting") as status:
 """
 
 
-def on_a_terminal(code: str) -> str:
-    """What a terminal of 60 columns gets on standard error."""
+def test_a_long_text_leaves_the_clock_alone() -> None:
     ours, theirs = pty.openpty()
     env = {**os.environ, "COLUMNS": "60", "TERM": "xterm"}
-    done = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env, stderr=theirs)
+    process = subprocess.Popen([sys.executable, "-c", CODE], cwd=ROOT, env=env, stderr=theirs)
     os.close(theirs)
-    text = b""
-    try:
+    written = b""
+    with contextlib.suppress(OSError):  # as Linux says that nobody writes any more
         while part := os.read(ours, 4096):
-            text += part
-    except OSError:  # as Linux says that nobody writes any more
-        pass
+            written += part
     os.close(ours)
-    assert done.wait(20) == 0
-    return text.decode()
-
-
-def test_a_long_text_leaves_the_clock_alone() -> None:
-    text = on_a_terminal(CODE)
+    assert process.wait(20) == 0
+    text = written.decode()
     assert "0:00:0" in text
     assert "Best so far 1,116 images/s; trying" in text
     assert "num_parallel_calls = auto" not in text

@@ -33,10 +33,6 @@ def get_fixes(profile: PipelineProfile, action: str) -> list[Fix]:
     return [fix for fix in list_fixes(profile) if fix.action == action]
 
 
-def get_fix(profile: PipelineProfile, **changes: OptionValue) -> Fix:
-    return next(fix for fix in list_fixes(profile) if fix.changes == changes)
-
-
 def predict_rate(stages_s: float) -> float:
     """Returns the images per second when the stages take this time; the 0.3 ms beside them are in proportion."""
     return 0.95 * 4 / (stages_s * (1 + 0.3e-3 / STAGES_S))
@@ -134,7 +130,9 @@ def test_handing_over_costs_a_small_image_what_it_costs_a_large_one() -> None:
     )
     demand = STAGES_S - 0.9 * MADE_S
     expected = busy * 4 / (demand + 0.4e-3 * demand / STAGES_S + 0.6e-3)
-    assert get_fix(profile, image_dtype="uint8").predicted_images_per_second == pytest.approx(expected)
+    assert next(
+        fix for fix in list_fixes(profile) if "image_dtype" in fix.changes
+    ).predicted_images_per_second == pytest.approx(expected)
 
 
 def test_a_cache_of_records_costs_what_copying_them_out_of_it_takes() -> None:
