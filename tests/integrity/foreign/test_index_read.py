@@ -5,7 +5,6 @@ import gzip
 import io
 import os
 import shutil
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,11 +52,8 @@ def packed(foreign, tmp_path_factory) -> Manifest:
 
 def ids(data: Any, split: str | None, config: PipelineConfig, steps: int, **host) -> list:
     context = tf.distribute.InputContext(**host) if host else None
-    return [batch["id"].numpy().tolist() for batch in build_dataset(data, split, config, context).take(steps)]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return list(chain.from_iterable(batches))
+    dataset = build_dataset(data, split, config, context).take(steps)
+    return [number for batch in dataset for number in batch["id"].numpy().tolist()]
 
 
 def test_global_batches_are_those_of_the_exact_order_and_labels_count_from_0(indexed: Manifest) -> None:
@@ -108,7 +104,7 @@ def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None
     path = folder / "train-00001-of-00004"
     flip_bit(path, path.stat().st_size // 2)
     config = dataclasses.replace(IDS, max_bad_records=2)
-    rows = flat(ids(load_manifest(str(folder)), "train", config, 4))
+    rows = ids(load_manifest(str(folder)), "train", config, 4)
     assert len(rows) == 32
     assert len(set(rows)) == 31  # another record takes the place of the damaged one
     assert "train-00001-of-00004" in refusal(tf.errors.OpError, ids, load_manifest(str(folder)), "train", IDS, 5)
@@ -122,7 +118,7 @@ def test_compressed_files_are_read_in_throughput_order(packed: Manifest, cache) 
     assert packed.compression == "GZIP"
     config = dataclasses.replace(IDS, cache=cache)
     assert "throughput" in str(build_stages(packed, "train", IDS))
-    found = flat(ids(packed, "train", config, 15))  # the shuffle buffer mixes epochs, so some come late
+    found = ids(packed, "train", config, 15)  # the shuffle buffer mixes epochs, so some come late
     assert set(found) <= set(range(40))
     assert len(set(found)) > 25
 
@@ -149,7 +145,7 @@ def test_compressed_files_cannot_be_shared_out_for_evaluation(packed: Manifest) 
 def test_files_by_a_pattern_are_unpacked_by_their_first_bytes(foreign, tmp_path: Path, compression) -> None:
     source = tfrecord_files(str(foreign.imagenet(tmp_path, compression) / "train-*"))
     assert source.compression == compression
-    assert sorted(flat(ids(source, None, dataclasses.replace(IDS, training=False), 5))) == list(range(40))
+    assert sorted(ids(source, None, dataclasses.replace(IDS, training=False), 5)) == list(range(40))
 
 
 CONFIG = PipelineConfig(batch_size=8, image_size=16, extra_features=("id",), seed=5)
