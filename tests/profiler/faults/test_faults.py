@@ -45,7 +45,7 @@ def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(FAULTS, "few", replace(fault, shards=shards))
     for setting, value in (("SECONDS", 1.5), ("MAX_WARM_UP_S", 1.5), ("TRIES", 1), ("CALM_S", 0.0)):
         monkeypatch.setattr(run_fault, setting, value)
-    monkeypatch.setattr("tfpipe.profiler.measure.profile.measure_option_costs", lambda *_: {})
+    monkeypatch.setattr("tfpipe.profiler.measure.option_costs.measure_option_costs", lambda *_: {})
     monkeypatch.setattr("tfpipe.profiler.measure.clocks._read_machine_s", lambda: None)
     check(run_fault.diagnose_fault("few", tmp_path, follow=False))
 
