@@ -4,28 +4,22 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tfpipe as library
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
-from tests.layers.growth import add_view, append, draw_more, list_names
+from tests.layers.growth import add_view, append, list_names
 from tests.refusals import refusal
-from tfpipe.columns.add import add_column
-from tfpipe.columns.config import TableConfig
-from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
-from tfpipe.fields import Values
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import lock_data
@@ -37,7 +31,6 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
-from tfpipe.writer.changes import open_change
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=(NAME,))
@@ -183,26 +176,6 @@ def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
         assert refusal(TfpipeError, delete_records, dataset, given).startswith(message)
     assert not Path(pets, "catalog").exists()
     assert sorted(os.listdir(tmp_path)) == ["pets"]
-
-
-def test_columns_and_layers_share_their_lock(pets: str, names: list[str], tmp_path: Path) -> None:
-    pq.write_table(pa.table({"name": names, "caption": names}), tmp_path / "captions.parquet")
-    changes: list[Callable[[], object]] = [
-        lambda: delete_records(pets, names[:1]),
-        lambda: append(pets, draw_more(tmp_path / "more")),
-        lambda: join_table(pets, str(tmp_path / "captions.parquet"), TableConfig("captions", missing="default")),
-        lambda: add_column(pets, "one", lambda record: 1, Values("int64")),
-        lambda: add_view(pets, "all"),
-        lambda: make_dataset(draw_more(tmp_path / "other"), pets, num_shards=1, overwrite=True),
-    ]
-    before = read_tree(Path(pets))
-    for change, verb in zip(changes, [*["changes"] * 5, "writes to"], strict=True):
-        with open_change(pets):
-            assert refusal(DataError, change) == f"Another process {verb} {pets}; wait until it is done."
-    assert read_tree(Path(pets)) == before
-    for change in changes:
-        change()
-    assert not Path(pets, ".tfpipe").exists()
 
 
 def test_an_old_layer_is_read_by_its_number(thinned: str, names: list[str]) -> None:

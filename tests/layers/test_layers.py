@@ -33,6 +33,7 @@ from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.views.choose import make_view
 from tfpipe.views.config import ViewConfig
+from tfpipe.writer.changes import open_change
 
 HERE = VerifyConfig(workers=0)
 
@@ -319,47 +320,49 @@ def test_values_of_another_kind_are_refused(lacking: str) -> None:
     )
 
 
-def add(dataset: str) -> None:
-    names = [name for split in ("train", "validation") for name in list_names(dataset, split)]
-    table = f"{dataset}.parquet"
-    pq.write_table(pa.table({"name": names, "caption": ["x"] * len(names)}), table)
-    join_table(dataset, table, TableConfig("words", replace=True))
+CHANGES: dict[str, Callable[[str], object]] = {
+    "delete": lambda data: delete_records(data, list_names(data)[:1]),
+    "append": lambda data: append(data, draw_more(Path(f"{data}-more"))),
+    "join": lambda data: join_table(
+        data, write_captions(Path(f"{data}.parquet"), list_records(data)), replace(CAPTIONS, replace=True)
+    ),
+    "add": lambda data: library.add_column(data, "one", lambda record: 1, library.fields.Values("int64")),
+    "view": lambda data: add_view(data, "wide", "width > 3"),
+    "shard": lambda data: make_dataset(draw_more(Path(f"{data}-more")), data, num_shards=1, overwrite=True),
+}
 
 
-def view(dataset: str) -> None:
-    add_view(dataset, "wide", "width > 3")
+def test_all_changes_share_a_lock(pets: str) -> None:
+    before = read_tree(Path(pets))
+    for name, change in CHANGES.items():
+        verb = "writes to" if name == "shard" else "changes"
+        with open_change(pets):
+            assert refusal(DataError, change, pets) == f"Another process {verb} {pets}; wait until it is done."
+    assert read_tree(Path(pets)) == before
+    for change in CHANGES.values():
+        change(pets)
+    assert not Path(pets, ".tfpipe").exists()
 
 
-def delete(dataset: str) -> None:
-    delete_records(dataset, list_names(dataset)[:1])
-
-
-def grow(dataset: str) -> None:
-    append(dataset, draw_more(Path(f"{dataset}-more")))
-
-
-def shard(dataset: str) -> None:
-    make_dataset(draw_more(Path(f"{dataset}-more")), dataset, num_shards=1, overwrite=True)
-
-
-Change = Callable[[str], None]
-PLACES: list[tuple[str, list[Change]]] = [
-    ("views", [view]),
-    ("index", [view, delete, shard]),
-    ("columns", [add]),
-    ("columns/words-0123456789ab", [add]),
-    ("columns/words-0123456789ab.tfpipe-write", [add]),
-    ("layers", [delete, grow]),
-    ("layers/2-0123456789ab", [delete, grow]),
-    ("layers/2-0123456789ab.tfpipe-new", [grow]),
-    (".tfpipe", [shard]),
-    ("quarantine", [shard]),
-]
+LINKS = {
+    "views": "view",
+    "index": "view delete shard",
+    "columns": "join",
+    "columns/captions-0123456789ab": "join",
+    "columns/captions-0123456789ab.tfpipe-write": "join",
+    "layers": "delete append",
+    "layers/2-0123456789ab": "delete append",
+    "layers/2-0123456789ab.tfpipe-new": "append",
+    ".tfpipe": "shard",
+    "quarantine": "shard",
+}
 
 
 @pytest.mark.parametrize("is_dangling", [False, True])
-@pytest.mark.parametrize(("place", "change"), [(place, change) for place, changes in PLACES for change in changes])
-def test_nothing_is_written_through_a_link(pets: str, place: str, change: Change, is_dangling: bool) -> None:
+@pytest.mark.parametrize(
+    ("place", "name"), [(place, name) for place, names in LINKS.items() for name in names.split()]
+)
+def test_nothing_is_written_through_a_link(pets: str, place: str, name: str, is_dangling: bool) -> None:
     outside = Path(pets).with_name("outside")
     outside.mkdir()
     (outside / "mine").write_text("mine")
@@ -370,7 +373,7 @@ def test_nothing_is_written_through_a_link(pets: str, place: str, change: Change
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target)
     before = read_tree(outside)
-    message = refusal(DataError, change, pets)
+    message = refusal(DataError, CHANGES[name], pets)
     assert read_tree(outside) == before
     if not place.startswith("columns") and place != "layers" and "layers/2/" not in place:
         assert message == (
@@ -379,12 +382,12 @@ def test_nothing_is_written_through_a_link(pets: str, place: str, change: Change
         )
 
 
-@pytest.mark.parametrize("change", [add, view, delete, grow, shard])
-def test_the_dataset_itself_may_be_a_link(pets: str, change: Change) -> None:
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_dataset_itself_may_be_a_link(pets: str, name: str) -> None:
     disk = Path(pets).rename(Path(pets).with_name("disk"))
     Path(pets).symlink_to("disk")
     before = read_tree(disk)
-    change(pets)
+    CHANGES[name](pets)
     assert os.path.islink(pets)
     assert read_tree(disk) != before
 
@@ -399,12 +402,12 @@ def test_a_catalog_that_leads_to_nothing_is_a_sentence(pets: str) -> None:
 def test_a_file_takes_the_place_of_a_link(pets: str) -> None:
     mine = Path(pets).with_name("mine")
     mine.write_text("mine")
-    view(pets)
+    add_view(pets, "wide", "width > 3")
     made = find_part(pets, "view")
     for name in ("catalog", made):
         Path(pets, name).rename(mine.with_name("moved"))
         Path(pets, name).symlink_to(mine.with_name("moved") if name == "catalog" else mine)
-        view(pets)
+        add_view(pets, "wide", "width > 3")
         assert not Path(pets, name).is_symlink()
     assert mine.read_text() == "mine"
     assert library.load_manifest(f"{pets}@wide").view == "wide"
