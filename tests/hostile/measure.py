@@ -32,20 +32,11 @@ def _source(folder: str) -> str:
         return str(reader.list_sizes(found.bases[:-1]))
 
 
-def _first_record(folder: str) -> str:
-    return str(source.tfrecord_files(f"{folder}/train-00000*").schema)
-
-
 def _verify(folder: str) -> str:
     damaged = verify(folder, VerifyConfig(workers=0)).damaged
     if damaged:
         raise tfpipe.FormatError(f"{damaged[0].detail}.")
     return "intact"
-
-
-def _export(folder: str) -> str:
-    export(ExportConfig(folder, f"{folder}-export", "webdataset", workers=0))
-    return "written"
 
 
 def _command(*args: str) -> Callable[[str], str]:
@@ -68,11 +59,11 @@ ENTRIES: dict[str, Callable[[str], str]] = {
     "load": lambda folder: str(tfpipe.load_manifest(folder).splits.keys()),
     "open": _open,
     "source": _source,
-    "foreign": _first_record,
+    "foreign": lambda folder: str(source.tfrecord_files(f"{folder}/train-00000*").schema),
     "inspect": _command("inspect"),
     "record": _command("inspect", "--record", "train:0", "--json"),
     "verify": _verify,
-    "export": _export,
+    "export": lambda folder: str(export(ExportConfig(folder, f"{folder}-export", "webdataset", workers=0))),
 }
 
 

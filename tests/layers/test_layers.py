@@ -359,9 +359,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize("is_dangling", [False, True])
-@pytest.mark.parametrize(
-    ("place", "name"), [(place, name) for place, names in LINKS.items() for name in names.split()]
-)
+@pytest.mark.parametrize(("place", "name"), [(place, name) for place, names in LINKS.items() for name in names.split()])
 def test_nothing_is_written_through_a_link(pets: str, place: str, name: str, is_dangling: bool) -> None:
     outside = Path(pets).with_name("outside")
     outside.mkdir()

@@ -98,25 +98,22 @@ def test_a_shard_must_be_a_regular_file(tmp_path) -> None:
         file_io.check_files([str(tmp_path / "loop")], [0])
 
 
+AGAIN = "Free some and run the same command again."
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (OSError(errno.EIO, "Input/output error", "/out/a"), "Could not write /out: Input/output error (/out/a)."),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/out"),
-            "Could not write /out: No space left on device. Free some and run the same command again.",
-        ),
-        (
-            OSError(errno.EDQUOT, "Disk quota exceeded"),
-            "Could not write /out: Disk quota exceeded. Free some and run the same command again.",
-        ),
-        (OSError("odd"), "Could not write /out: odd."),
+        (OSError(errno.EIO, "Input/output error", "/out/a"), "Input/output error (/out/a)."),
+        (OSError(errno.ENOSPC, "No space left on device", "/out"), f"No space left on device. {AGAIN}"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), f"Disk quota exceeded. {AGAIN}"),
+        (OSError("odd"), "odd."),
     ],
 )
 def test_os_errors_become_a_sentence(error: OSError, message: str) -> None:
     with pytest.raises(DataError) as caught, file_io.explain_os_errors("write /out"):
         raise error
-    assert str(caught.value) == message
+    assert str(caught.value) == f"Could not write /out: {message}"
     assert caught.value.__cause__ is error
 
 

@@ -317,30 +317,27 @@ SPLIT = "A split's name must be letters, digits and underscores and begin with a
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"image": 7}, "row 1: 'image' must be a path, got 7."),
-        ({"image": ""}, "row 1: 'image' must be a path, got ''."),
-        ({"image": "a\0b"}, "row 1: 'image' must be a path, got 'a\\x00b'."),
-        ({"image": None}, "row 1: 'image' must be a path, got None."),
-        ({"image": "1", "label": 1.5}, "row 1: 'label' must be a name or a number from 0, got 1.5."),
-        ({"image": "1", "label": True}, "row 1: 'label' must be a name or a number from 0, got True."),
-        ({"image": "1", "label": [1.5]}, "row 1: 'label' must be a name or a number from 0, got 1.5."),
-        ({"image": "1", **BOX, "xmin": "x"}, "row 1: 'xmin': must be a number or a list of numbers, got 'x'."),
-        ({"image": "1", **BOX, "xmin": [0, 0]}, "row 1: xmin, ymin, xmax and ymax must hold equally many numbers."),
-        ({"image": "1", **BOX, "box_label": 1.0}, "row 1: 'box_label' must be whole numbers or names, got 1.0."),
-        (
-            {"image": "1", **BOX, "box_label": [1, "a"]},
-            "row 1: 'box_label' must be whole numbers or names, got [1, 'a'].",
-        ),
+        ({"image": 7}, "'image' must be a path, got 7."),
+        ({"image": ""}, "'image' must be a path, got ''."),
+        ({"image": "a\0b"}, "'image' must be a path, got 'a\\x00b'."),
+        ({"image": None}, "'image' must be a path, got None."),
+        ({"image": "1", "label": 1.5}, "'label' must be a name or a number from 0, got 1.5."),
+        ({"image": "1", "label": True}, "'label' must be a name or a number from 0, got True."),
+        ({"image": "1", "label": [1.5]}, "'label' must be a name or a number from 0, got 1.5."),
+        ({"image": "1", **BOX, "xmin": "x"}, "'xmin': must be a number or a list of numbers, got 'x'."),
+        ({"image": "1", **BOX, "xmin": [0, 0]}, "xmin, ymin, xmax and ymax must hold equally many numbers."),
+        ({"image": "1", **BOX, "box_label": 1.0}, "'box_label' must be whole numbers or names, got 1.0."),
+        ({"image": "1", **BOX, "box_label": [1, "a"]}, "'box_label' must be whole numbers or names, got [1, 'a']."),
         (
             {"image": "1", **BOX, "box_label": [1, 2]},
-            "row 1: 'box_label' must hold one number for each of the 1 boxes, got 2.",
+            "'box_label' must hold one number for each of the 1 boxes, got 2.",
         ),
-        *(({"image": "1", "split": split}, f"row 1: {SPLIT}, got {str(split)!r}.") for split in ("a b", 7, "1")),
+        *(({"image": "1", "split": split}, f"{SPLIT}, got {str(split)!r}.") for split in ("a b", 7, "1")),
     ],
 )
 def test_a_wrong_cell_is_refused(write_jsonl: WriteRows, row: dict[str, Any], message: str) -> None:
     path = write_jsonl(row)
-    assert refuse_source(path) == f"{path}, {message}"
+    assert refuse_source(path) == f"{path}, row 1: {message}"
 
 
 @pytest.mark.parametrize(
@@ -579,10 +576,6 @@ def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
             [b"dog", b"raccoon"],
             [],
         ]
-    write_files(tmp_path, {"b.jpg": make_jpeg(1, (40, 80))})
-    make_dataset(tmp_path / "t.csv", tmp_path / "other", shuffle=False, columns=RACCOON_COLUMNS)
-    (line,) = read_quarantine(tmp_path / "other")
-    assert (line["path"], line["reason"]) == ("b.jpg", "its annotation is for 50 x 40 pixels, but it has 40 x 80")
 
 
 @pytest.mark.parametrize("kind", KINDS)
