@@ -184,8 +184,7 @@ def test_without_labels_and_with_restart_markers(foreign: Any, tmp_path: Path) -
 
 
 def test_smaller_images_lie_as_before(foreign: Any, tmp_path: Path) -> None:
-    records = [{"image": make_jpeg(1, (48, 32), exif=make_exif(6)), "label": 0}]
-    source = describe(foreign, tmp_path / "in", records)
+    source = describe(foreign, tmp_path / "in", [{"image": make_jpeg(1, (48, 32), exif=make_exif(6)), "label": 0}])
     for before, after, side in ((source, "copy", None), (source, "out", 16), (tmp_path / "copy", "again", 16)):
         join_datasets([before], tmp_path / after, form_changes={"resize_short": side} if side else {})
     for name in ("out", "again"):  # the box of a foreign record would not turn with its image

@@ -104,8 +104,7 @@ def test_records_of_datasets_go_in_parts_too(photos: Path, tmp_path: Path) -> No
     datasets = (str(tmp_path / "a"), str(tmp_path / "a"))
     join_datasets(datasets, tmp_path / "straight", num_shards=3)
     plan_parts(ShardConfig("a, a", str(tmp_path / "out"), datasets=datasets, num_shards=3))
-    config = ShardConfig("a, a", str(tmp_path / "out"), datasets=datasets, workers=1)
-    assert run_part(config, (0, 2)).is_complete
+    assert run_part(ShardConfig("a, a", str(tmp_path / "out"), datasets=datasets, workers=1), (0, 2)).is_complete
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 

@@ -418,8 +418,7 @@ def test_the_views_of_a_dataset_are_verified_with_it(owls: str, tfpipe: Tfpipe) 
 
 def test_a_dataset_with_views_is_overwritten(owls: str, tmp_path: Path, draw_images: object, tfpipe: Tfpipe) -> None:
     folder = owls.partition("@")[0]
-    images = draw_images(tmp_path / "images")
-    ran = tfpipe("shard", images, folder, "--seed", 5, "--overwrite")
+    ran = tfpipe("shard", draw_images(tmp_path / "images"), folder, "--seed", 5, "--overwrite")
     assert ran.code == 0, ran.err
     assert "is complete" in ran.out
     assert not Path(folder, "views").exists()

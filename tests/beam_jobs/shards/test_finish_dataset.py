@@ -125,7 +125,7 @@ def test_a_split_without_a_good_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("manifest.json", "features.json", "dataset_info.json", "image-class-label.labels.txt", "duplicates.jsonl"),
+        *("features.json", "dataset_info.json", "image-class-label.labels.txt", "duplicates.jsonl"),
         *("quarantine/quarantined.jsonl", "train-00001-of-00002.tfrecord", "index/train-00001-of-00002.idx"),
     ],
 )
@@ -135,8 +135,7 @@ def test_whatever_is_missing_is_made_again(mixed: Path, tmp_path: Path, name: st
     make_dataset(mixed, output, num_shards=2)
     before = read_tree(output)
     (output / name).unlink()
-    # Without a manifest nothing says whose shards these are.
-    make_dataset(mixed, output, num_shards=2, overwrite=name == "manifest.json")
+    make_dataset(mixed, output, num_shards=2)
     assert read_tree(output) == before
 
 
