@@ -114,13 +114,8 @@ def test_seekable_jpegs(inspect, pets: str) -> None:
 
 
 def test_duplicates_quarantine_and_counts(inspect, pets: str) -> None:
-    edit(
-        pets,
-        quarantined=5,
-        duplicates={"within": {"train": 3}, "across": 2, "dropped": 7},
-        changed={"cmyk_to_rgb": 1234},
-        skipped={"*.txt": 2},
-    )
+    duplicates = {"within": {"train": 3}, "across": 2, "dropped": 7}
+    edit(pets, quarantined=5, duplicates=duplicates, changed={"cmyk_to_rgb": 1234}, skipped={"*.txt": 2})
     done = inspect(pets, columns=120)
     begin = next(k for k, line in enumerate(done.lines) if line.startswith("Changed"))
     assert done.lines[begin:] == [

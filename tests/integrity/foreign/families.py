@@ -39,6 +39,9 @@ class Family:
         return records
 
 
+FAMILIES: dict[str, Family] = {}
+
+
 def draw(number: int, name: str, shape: Sequence[int], dtype: str = "float32") -> NDArray[Any]:
     rng = np.random.default_rng((number, *name.encode()))
     if dtype in ("float32", "float16"):
@@ -84,7 +87,7 @@ def png(number: int, name: str, size: int) -> bytes:
 # --- Earth Engine ---------------------------------------------------------------------------------
 
 _BANDS = "elevation th vs tmmn tmmx sph pr pdsi NDVI population erc PrevFireMask FireMask".split()
-WILDFIRE = Family(
+FAMILIES["wildfire"] = Family(
     make=lambda number: example({band: draw(number, band, (8, 8)) for band in _BANDS}),
     parse=lambda record: tf.io.parse_single_example(record, {band: fixed((8, 8)) for band in _BANDS}),
     files=("next_day_wildfire_spread_train_00.tfrecord", "next_day_wildfire_spread_train_01.tfrecord"),
@@ -92,7 +95,7 @@ WILDFIRE = Family(
 )
 
 _COLUMNS = "B2 B3 B4 B5 B6 B7 landcover".split()
-TABLE = Family(
+FAMILIES["table"] = Family(
     make=lambda number: example({column: draw(number, column, (1,)) for column in _COLUMNS}),
     parse=lambda record: tf.io.parse_single_example(record, {column: fixed(()) for column in _COLUMNS}),
 )
@@ -121,13 +124,13 @@ def _parse_pileup(record: tf.Tensor) -> dict[str, tf.Tensor]:
     whole = {"variant_type": tf.int64, "sequencing_type": tf.int64, "label": tf.int64}
     spec = {name: fixed((), dtype) for name, dtype in whole.items()}
     spec |= {"image/encoded": fixed((), tf.string), "image/shape": fixed((3,), tf.int64)}
-    spec |= {name: fixed((), tf.string) for name in DEEPVARIANT.text}
+    spec |= {name: fixed((), tf.string) for name in FAMILIES["deepvariant"].text}
     parsed = tf.io.parse_single_example(record, spec)
     pixels = tf.reshape(tf.io.decode_raw(parsed["image/encoded"], tf.uint8), parsed["image/shape"])
     return {**parsed, "image/encoded": pixels}
 
 
-DEEPVARIANT = Family(
+FAMILIES["deepvariant"] = Family(
     make=_make_pileup,
     parse=_parse_pileup,
     files=("examples.tfrecord-00000-of-00002", "examples.tfrecord-00001-of-00002"),
@@ -142,7 +145,7 @@ def _parse_tracks(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"sequence": tf.io.decode_raw(parsed["sequence"], tf.uint8), "target": target}
 
 
-BORZOI = Family(
+FAMILIES["borzoi"] = Family(
     make=lambda number: example(
         {
             "sequence": draw(number, "sequence", (16,), "uint8").tobytes(),
@@ -180,7 +183,7 @@ def _parse_bundle(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**parsed, **tensors}
 
 
-ALPHAGENOME = Family(
+FAMILIES["alphagenome"] = Family(
     make=_make_bundle,
     parse=_parse_bundle,
     files=("rna_seq/data_chr7_0-2.tfrecord", "rna_seq/data_chr7_1-2.tfrecord"),
@@ -219,7 +222,7 @@ def _parse_episode(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**parsed, "image": image}
 
 
-RLDS = Family(
+FAMILIES["rlds"] = Family(
     make=_make_episode,
     parse=_parse_episode,
     files=("bridge-train.tfrecord-00000-of-00002", "bridge-train.tfrecord-00001-of-00002"),
@@ -248,7 +251,7 @@ _WAYMO: dict[str, tuple[tuple[int, ...], str]] = {
         for name in ("state", "valid", "x", "y", "z")
     },
 }
-WAYMO = Family(
+FAMILIES["waymo"] = Family(
     make=lambda number: example({name: draw(number, name, *kind) for name, kind in _WAYMO.items()}),
     parse=lambda record: tf.io.parse_single_example(
         record, {name: fixed(shape, tf.dtypes.as_dtype(dtype)) for name, (shape, dtype) in _WAYMO.items()}
@@ -275,7 +278,7 @@ def _parse_pictures(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**parsed, "image": tf.stack(images)}
 
 
-SKAI = Family(
+FAMILIES["skai"] = Family(
     make=lambda number: example(
         {
             **{name: png(number, name, size) for name, size in _PICTURES.items()},
@@ -318,7 +321,7 @@ def _parse_clip(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**parsed, **steps, "clip/label/index": tf.sparse.to_dense(parsed["clip/label/index"]), "image": image}
 
 
-DMVR = Family(
+FAMILIES["dmvr"] = Family(
     make=_make_clip,
     parse=_parse_clip,
     files=("base-00000-of-00002", "base-00001-of-00002"),
@@ -338,7 +341,7 @@ def _parse_frames(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**parsed, **frames, "labels": tf.sparse.to_dense(parsed["labels"])}
 
 
-YOUTUBE8M = Family(
+FAMILIES["youtube8m"] = Family(
     make=lambda number: sequence_example(
         {"id": f"id{number}".encode(), "labels": np.arange(number % 4)},
         {
@@ -351,16 +354,3 @@ YOUTUBE8M = Family(
     pad_to={"rgb": 4, "audio": 4, "labels": 3},
     text=("id",),
 )
-
-FAMILIES = {
-    "wildfire": WILDFIRE,
-    "table": TABLE,
-    "deepvariant": DEEPVARIANT,
-    "borzoi": BORZOI,
-    "alphagenome": ALPHAGENOME,
-    "rlds": RLDS,
-    "waymo": WAYMO,
-    "skai": SKAI,
-    "dmvr": DMVR,
-    "youtube8m": YOUTUBE8M,
-}
