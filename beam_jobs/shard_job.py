@@ -43,8 +43,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 def plan_listing(listing: Listing, config: ShardConfig, readers: int = 0) -> Plan:
     """Returns the plan for the images of a listing. `readers` processes look for copies; 0: this process does."""
     listing.missing.check(config, len(listing.images))
-    listing = give_splits(listing, config)
-    splits = list(config.splits) or sorted(map(str, listing.images.count_values("split")))
+    listing, splits = give_splits(listing, config)
     count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
     most = MAX_ITEMS // 2 // (1 + len(splits))  # a manifest has each class's name, and its count in each split
     if count > most:

@@ -163,8 +163,8 @@ def _cut_shards(
     return order, shards, class_counts
 
 
-def give_splits(listing: Listing, config: ShardConfig) -> Listing:
-    """Returns a listing whose images have splits: those that the input names, for all images or none, or new ones."""
+def give_splits(listing: Listing, config: ShardConfig) -> tuple[Listing, list[str]]:
+    """Returns a listing whose images have splits, and these: the input names those of all images or of none."""
     images = listing.images
     if not len(images):
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))
@@ -178,7 +178,7 @@ def give_splits(listing: Listing, config: ShardConfig) -> Listing:
     if not len(without):
         if config.split or config.splits:
             raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
-        return listing
+        return listing, sorted(map(str, images.count_values("split")))
     names, codes = list(config.splits) or [config.split or DEFAULT_SPLIT], np.zeros(len(images), np.int64)
     if config.splits:  # an image's group or path alone decides its split
         # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
@@ -187,7 +187,7 @@ def give_splits(listing: Listing, config: ShardConfig) -> Listing:
     for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
         if not count:
             raise DataError(f"Split {name!r} would get none of the {len(images)} images; give it a larger share.")
-    return replace(listing, images=images.replace_texts("split", codes, names))
+    return replace(listing, images=images.replace_texts("split", codes, names)), names
 
 
 def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:

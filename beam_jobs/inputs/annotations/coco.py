@@ -241,7 +241,11 @@ class _Reader:
             if image.name != name:
                 raise DataError(f"{where}: id {number} must be one image, but is {image.name} and {name}.")
             return
-        image.name, image.size = name, _read_size(values, where)
+        sides = [0 if side in (None, -1) else side for side in map(values.get, ("width", "height"))]  # VIA writes -1
+        if not all(type(side) in (int, float) and 0 <= side < 2**31 and side == int(side) for side in sides):
+            got = " and ".join(f"{side!r:.100}" for side in sides)
+            raise DataError(f"{where}: 'width' and 'height' must be whole numbers from 0, got {got}.")
+        image.name, image.size = name, (int(sides[0]), int(sides[1])) if all(sides) else (0, 0)
         self._num_images += 1
         if self._num_images > _MAX_IMAGES:
             raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
@@ -396,15 +400,6 @@ def _put_below(folder: str, spell: Callable[[str], str], num_above: int, name: s
 
 def _take_slashes(name: str) -> str:
     return posixpath.normpath(name.replace("\\", "/"))
-
-
-def _read_size(values: dict[str, Any], where: str) -> tuple[int, int]:
-    """Returns the width and the height of an image, zeros if the file does not say them."""
-    sides = [0 if side in (None, -1) else side for side in map(values.get, ("width", "height"))]  # VIA writes -1
-    if not all(type(side) in (int, float) and 0 <= side < 2**31 and side == int(side) for side in sides):
-        got = " and ".join(f"{side!r:.100}" for side in sides)
-        raise DataError(f"{where}: 'width' and 'height' must be whole numbers from 0, got {got}.")
-    return (int(sides[0]), int(sides[1])) if all(sides) else (0, 0)
 
 
 def _read_int(values: dict[str, Any], name: str, where: str) -> int:
