@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -19,7 +19,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, S3Options
-from numpy.typing import NDArray
 
 from beam_jobs import job_stores
 from beam_jobs.shards.finish_dataset import check_present
@@ -112,7 +111,7 @@ _MEMORY_BYTES = 32 << 20
 
 
 def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> WrittenShard:
-    """Writes a shard.
+    """Writes a shard, its records in the order of the hashes of their keys.
 
     The elements come in any order. Memory holds 32 MiB of them and 32 bytes for each record; the rest lies in a
     temporary file of this machine.
@@ -136,26 +135,21 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
                 spool.seek(ends[number])
                 return spool.read(ends[number + 1] - ends[number])
 
-            return _write(job, work, file, np.frombuffer(digests, f"S{DIGEST_BYTES}"), read)
-
-
-def _write(
-    job: RecordsJob, work: WorkDir, file: str, digests: NDArray[np.bytes_], read: Callable[[int], bytes]
-) -> WrittenShard:
-    """Writes the records in the order of the hashes of their keys; `read` returns the payload of a record's number."""
-    order = np.argsort(digests, kind="stable")
-    digests = digests[order]
-    twice = np.flatnonzero(digests[1:] == digests[:-1])
-    if len(twice):
-        split = file_names.parse_shard_name(file)[0]
-        value = job.form.schema[job.key].decode(decode_example(read(int(order[twice[0]]))))
-        raise ConfigError(f"Feature {job.key!r} must identify a record, but two of {split!r} have {value!r:.80}.")
-    count = partial(count_record, schema=job.form.schema)
-    with work.new_shard(file, count, job.form.schema, job.form.label_names) as writer:
-        for number in order.tolist():
-            payload = read(number)
-            writer.add(decode_example(payload), payload)
-    return writer.describe_shard(file)
+            hashes, schema = np.frombuffer(digests, f"S{DIGEST_BYTES}"), job.form.schema
+            order = np.argsort(hashes, kind="stable")
+            hashes = hashes[order]
+            twice = order[1:][hashes[1:] == hashes[:-1]]
+            if len(twice):
+                value = schema[job.key].decode(decode_example(read(twice[0])))
+                split, _, _ = file_names.parse_shard_name(file)
+                must = f"identify a record, but two of {split!r} have {value!r:.80}"
+                raise ConfigError(f"Feature {job.key!r} must {must}.")
+            count = partial(count_record, schema=schema)
+            with work.new_shard(file, count, schema, job.form.label_names) as writer:
+                for number in order.tolist():
+                    payload = read(number)
+                    writer.add(decode_example(payload), payload)
+            return writer.describe_shard(file)
 
 
 _ASSIGNED = tuple[int, tuple[bytes, bytes]]  # a shard's number and an `Element`, which Beam encodes without pickling
