@@ -49,7 +49,8 @@ class Append:
     """One job that appends records to a dataset."""
 
     dataset: str  # as the user named it
-    change: Change  # with the dataset as it is before the job
+    change: Change  # with the layers as they are before the job
+    before: Manifest  # of all these layers
     entry: Entry  # the new layer's in the catalog, without the number of its records
     config: ShardConfig
 
@@ -75,8 +76,7 @@ class Append:
             image=self.config.form.to_json(),
             tool_version=__version__,
         )
-        before = self.change.history.join_shards(self.change.history.newest)
-        if (reason := explain_misfit(replace(before, directory=self.dataset), made)) is not None:
+        if (reason := explain_misfit(replace(self.before, directory=self.dataset), made)) is not None:
             raise DataError(f"{self.config.input} cannot be appended. {reason}")
 
     def _hides_some(self, layer: int) -> bool:
@@ -92,10 +92,7 @@ class Append:
 
     def find_left_out(self, plan: Plan) -> dict[str, float]:
         """Returns each split's share of the present records, if by default all new images would go to `train`."""
-        records = {
-            name: split.records
-            for name, split in self.change.history.join_shards(self.change.history.newest).splits.items()
-        }
+        records = {name: split.records for name, split in self.before.splits.items()}
         is_chosen = self.config.split or self.config.splits or {shard.split for shard in plan.shards} != {DEFAULT_SPLIT}
         if is_chosen or len(records) < 2 or DEFAULT_SPLIT not in records:
             return {}
@@ -104,10 +101,10 @@ class Append:
 
     def finish(self, result: ShardResult) -> Appended:
         """Adds the layer to the catalog: from then on its records belong to the dataset."""
-        before, made = self.change.history.join_shards(self.change.history.newest), result.manifest
+        made = result.manifest
         records = {name: split.records for name, split in made.splits.items()}
         self.change.commit([replace(self.entry, records=records, made=list_fingerprints(made))])
-        return Appended(self.dataset, self.entry.number, made.label_names[len(before.label_names) :])
+        return Appended(self.dataset, self.entry.number, made.label_names[len(self.before.label_names) :])
 
 
 @contextlib.contextmanager
@@ -126,4 +123,4 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
             known_images=history.base.directory,
             overwrite=True,
         )
-        yield Append(dataset, change, entry, config)
+        yield Append(dataset, change, before, entry, config)
