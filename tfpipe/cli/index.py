@@ -10,7 +10,6 @@ from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_options
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.format.json_reader import to_json
-from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, IndexReport
 from tfpipe.integrity.foreign.index import index as run
 from tfpipe.system.units import human_bytes, human_count
@@ -52,7 +51,12 @@ def _format(report: IndexReport) -> Iterator[str]:
         yield f"{name}: {human_count(split.records, 'record')}, {size}; {formats or 'no image'}"
     image = ", ".join(map(repr, manifest.image_keys))
     image = f"image{'s' if len(manifest.image_keys) > 1 else ''}: {image}" if image else "no image"
-    yield f"{image}; {_labels(manifest)}"
+    classes, base = len(manifest.label_names), manifest.label_base
+    labels = "no labels" if manifest.value_key is None else f"label: {manifest.value_key!r}, a float"
+    if manifest.label_key is not None:
+        stored = f"stored from {base}" + (", read as 0 and up" if base else "")
+        labels = f"label: {manifest.label_key!r}, {human_count(classes, 'class', 'classes')}, {stored}"
+    yield f"{image}; {labels}"
     for spec in manifest.schema.features:
         if spec.tensor is not None:
             yield f"tensor: {spec.name!r}, {spec.tensor}"
@@ -66,11 +70,3 @@ def _format(report: IndexReport) -> Iterator[str]:
         yield f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume."
         yield "`tfpipe reshard --opaque FILES OUTPUT` writes them for these, packed or not."
     yield f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"
-
-
-def _labels(manifest: Manifest) -> str:
-    if manifest.label_key is None:
-        return "no labels" if manifest.value_key is None else f"label: {manifest.value_key!r}, a float"
-    classes, base = len(manifest.label_names), manifest.label_base
-    stored = f"stored from {base}" + (", read as 0 and up" if base else "")
-    return f"label: {manifest.label_key!r}, {classes:,} {'class' if classes == 1 else 'classes'}, {stored}"

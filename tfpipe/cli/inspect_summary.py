@@ -75,6 +75,9 @@ _Rows = list[Sequence[str]]
 
 def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
     """Prints a document of `make_document`; `manifest` is that of the dataset."""
+    from rich import box
+    from rich.table import Table
+
     console, splits = new_console(), document["splits"]
     origin = f"from {manifest.name}" if manifest.foreign is None else "written by another tool, indexed"
     console.print(clean_line(document["dataset"]))
@@ -91,7 +94,14 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
         *_tensor_tables(splits, manifest),
         *_mask_tables(splits),
     ):
-        _print_table(console, header, rows)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column(clean_line(header[0]), no_wrap=True, overflow="ellipsis", max_width=_MAX_NAME_WIDTH)
+        for name in header[1:]:
+            table.add_column(clean_line(name), overflow="fold")
+        for row in rows:
+            table.add_row(*map(clean_line, row))
+        console.print()
+        console.print(table)
     console.print()
     print_values(console, _list_details(document, manifest))
 
@@ -105,20 +115,6 @@ def print_values(console: "Console", values: Mapping[str, str]) -> None:
     table.add_column(overflow="fold")
     for name, text in values.items():
         table.add_row(clean_line(name), text)
-    console.print(table)
-
-
-def _print_table(console: "Console", header: Sequence[str], rows: _Rows) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column(clean_line(header[0]), no_wrap=True, overflow="ellipsis", max_width=_MAX_NAME_WIDTH)
-    for name in header[1:]:
-        table.add_column(clean_line(name), overflow="fold")
-    for row in rows:
-        table.add_row(*map(clean_line, row))
-    console.print()
     console.print(table)
 
 

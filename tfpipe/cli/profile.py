@@ -191,9 +191,9 @@ def make_loader_report(options: ProfileOptions) -> "Report":
 
         train = None if options.train is None else load_function(options.train, "--train")
         step_s = None if options.step_ms is None else options.step_ms / 1e3
-        source, trainer = LoaderSource(make, name, strangers), Trainer(step_s, options.images_per_second, train)
+        source, trainer = LoaderSource(make, name), Trainer(step_s, options.images_per_second, train)
         observer.phase("Measuring the loader")
-        profile = measure_loader(source.make(), trainer, options.seconds, Path(folder))
+        profile = measure_loader(source.make(), trainer, options.seconds, Path(folder), strangers)
         report = diagnosis.make_report(profile, options.price_per_hour)
         if options.apply is None:
             return report

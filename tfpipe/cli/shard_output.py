@@ -13,7 +13,6 @@ from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.progress import format_duration
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
-from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
 from tfpipe.system.units import human_bytes, human_count
@@ -32,15 +31,19 @@ _MAX_REASONS = 3
 
 def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
     """Returns a summary of a finished job as JSON values."""
-    manifest = result.manifest
-    classes = _count_classes(manifest)
+    manifest, classes = result.manifest, Counter[str]()  # a record with several classes counts for each
+    for info in manifest.splits.values():
+        classes.update(dict(zip(manifest.label_names, info.class_counts, strict=True)))
+        for spec in manifest.schema.class_lists:
+            found = info.label_counts.get(spec.name, ())
+            classes.update(dict(zip(spec.names, chain(found, repeat(0)), strict=False)))
     return {
         "dataset": config.output,
         "splits": {
             name: {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
             for name, split in manifest.splits.items()
         },
-        "classes": classes,
+        "classes": dict(classes),
         "no_classes": _explain_no_classes(config, manifest.schema, has_classes=bool(classes)),
         "columns": manifest.full_schema.further_names,
         "changed": dict(manifest.changed),
@@ -160,17 +163,6 @@ def _draw_classes(classes: Mapping[str, int]) -> Iterator[str]:
         yield f"  {clean_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}"
     if len(ordered) > _MAX_BARS:
         yield f"  and {len(ordered) - _MAX_BARS:,} more classes, the smallest {ordered[-1][1]:,}"
-
-
-def _count_classes(manifest: Manifest) -> dict[str, int]:
-    """Counts the records of each class in all splits together. A record with several classes counts for each."""
-    counts = Counter[str]()
-    for split in manifest.splits.values():
-        counts.update(dict(zip(manifest.label_names, split.class_counts, strict=True)))
-        for spec in manifest.schema.class_lists:
-            found = split.label_counts.get(spec.name, ())
-            counts.update(dict(zip(spec.names, chain(found, repeat(0)), strict=False)))
-    return dict(counts)
 
 
 def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: bool) -> str | None:

@@ -48,7 +48,15 @@ def steps(
         raise ConfigError("Say what to look up: --step N or --record NAME.")
     if sheet is not None and (step is None or not sheet.lower().endswith(".png")):
         raise ConfigError(f"--show draws the images of --step N into a file whose name ends in .png, got {sheet!r}.")
-    lock = _open_lock(target, options, step)
+    run = os.path.join(target, "run.json")
+    if os.path.isfile(run):
+        if options:
+            shown = next(iter(options)).replace("_", "-")
+            raise ConfigError(f"{target} says itself how it was trained, got --{shown}. Leave it out.")
+        lock = read_lock(run, step)
+    else:
+        manifest, split = load_manifest(target), options.pop("split", "train")
+        lock = lock_data(manifest, split, read_config(options.pop("config", None), options))
     plan = lock.open()
     result: dict[str, Any] = {"data": lock.data, "split": lock.split}
     lines: list[str] = []
@@ -69,17 +77,6 @@ def steps(
             text = ", ".join(f"step {row.step:,} in row {row.row}" for row in seen if row.epoch == epoch)
             lines.append(f"epoch {epoch}: {text or 'left out'}")
     show(result, lines, as_json)
-
-
-def _open_lock(target: str, options: dict[str, Any], step: int | None) -> DataLock:
-    run = os.path.join(target, "run.json")
-    if os.path.isfile(run):
-        if options:
-            shown = next(iter(options)).replace("_", "-")
-            raise ConfigError(f"{target} says itself how it was trained, got --{shown}. Leave it out.")
-        return read_lock(run, step)
-    manifest, split = load_manifest(target), options.pop("split", "train")
-    return lock_data(manifest, split, read_config(options.pop("config", None), options))
 
 
 def _format_step(lock: DataLock, plan: BatchPlan, step: int, rows: list[StepRow]) -> Iterator[str]:

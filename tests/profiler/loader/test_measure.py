@@ -45,12 +45,12 @@ def make_batches() -> Iterator[Any]:
 
 
 def test_workers_and_their_records(tmp_path: Path) -> None:
-    loader = LoaderSource(make, "make", threading.enumerate()).make({"num_workers": 2, "persistent_workers": True})
+    loader = LoaderSource(make, "make").make({"num_workers": 2, "persistent_workers": True})
     assert (loader.kind, loader.options["num_workers"], loader.length) == ("PyTorch DataLoader", 2, 2000)
     assert loader.collate == ""
     own = LoaderSource(lambda: torch_data.DataLoader(Waits(), collate_fn=partial(keep)), "make").make()
     assert own.collate == "keep"
-    profile = measure_loader(loader, Trainer(step_s=0.1), 0.5, tmp_path)
+    profile = measure_loader(loader, Trainer(step_s=0.1), 0.5, tmp_path, threading.enumerate())
     assert (profile.batch.images, profile.batch.shape, len(profile.workers)) == (5, (5, 4, 4, 3), 2)
     for use in profile.workers:
         assert 0.002 <= statistics.median(use.record_s) < 0.1
@@ -61,9 +61,8 @@ def test_workers_and_their_records(tmp_path: Path) -> None:
 
 
 def test_without_workers_this_process_is_seen(tmp_path: Path) -> None:
-    profile = measure_loader(
-        LoaderSource(make, "make", threading.enumerate()).make(), Trainer(images_per_second=1000.0), 0.5, tmp_path
-    )
+    loader, trainer = LoaderSource(make, "make").make(), Trainer(images_per_second=1000.0)
+    profile = measure_loader(loader, trainer, 0.5, tmp_path, threading.enumerate())
     assert (profile.workers, profile.step.step_s.median) == ((), 0.005)
     assert profile.main.functions[0][0].endswith("__getitem__")
     assert profile.step.idle > 0.3

@@ -66,10 +66,7 @@ def config_option(
 
 
 def get_flag(config: Any, name: str) -> str:
-    """Returns the command-line option of a field, such as --max-bad; a nested field is named as in "form.quality"."""
-    outer, _, inner = name.rpartition(".")
-    if outer:
-        return get_flag(get_options(config)[outer].kind.type, inner)  # type: ignore[attr-defined]
+    """Returns the command-line option of a field, such as --max-bad."""
     return get_options(config)[name].flag or f"--{name.replace('_', '-')}"
 
 

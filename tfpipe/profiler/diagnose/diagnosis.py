@@ -45,8 +45,13 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     if share > _FULL_MEMORY:  # checked first: a run that is killed has no rate
         taken = human_bytes(host.peak_memory_bytes)
         return Bottleneck("memory", f"{share:.0%} of the memory is taken, {taken}: a little more ends the run.", rate)
-    if (late := _check_first_batch(profile)) is not None:
-        return late
+    first_s, epoch_s = profile.first_batch_s, (profile.dataset.records or 0) / rate
+    # More time is lost before the first step than in an epoch of steps.
+    if first_s > SLOW_FIRST_BATCH_S and (step.idle <= NO_IDLE or first_s > step.idle * epoch_s):
+        lost = f"a whole epoch {epoch_s:.1f} s"
+        if step.has_steps:
+            lost = f"the accelerator waits for {step.idle * epoch_s:.1f} s of an epoch after that"
+        return Bottleneck("first_batch", f"The first batch took {first_s:.1f} s, and {lost}.", step.required_rate)
     if step.idle <= NO_IDLE:
         reason = f"The accelerator is never idle: a step takes {step.step_s.median * 1e3:,.1f} ms."
         reason += " Only a faster step makes this training faster."
@@ -61,32 +66,6 @@ def find_bottleneck(profile: PipelineProfile) -> Bottleneck:
     if lowest <= REACHED * demand.cpu_limit or (slowest in demand.lock_bound and rate >= SATURATED * lowest):
         found = _check_threads(profile, _CLEAR_SHARE)
     return found or _check_cores(profile) or _check_threads(profile) or _unbuffered_stage(profile)
-
-
-def _check_first_batch(profile: PipelineProfile) -> Bottleneck | None:
-    """Checks whether more time is lost before the first step than in an epoch of steps."""
-    first_s, idle = profile.first_batch_s, profile.step.idle
-    epoch_s = (profile.dataset.records or 0) / profile.images_per_second
-    if first_s <= SLOW_FIRST_BATCH_S or (idle > NO_IDLE and first_s <= idle * epoch_s):
-        return None
-    lost = f"a whole epoch {epoch_s:.1f} s"
-    if profile.step.has_steps:
-        lost = f"the accelerator waits for {idle * epoch_s:.1f} s of an epoch after that"
-    return Bottleneck("first_batch", f"The first batch took {first_s:.1f} s, and {lost}.", profile.step.required_rate)
-
-
-def _explain_lock(profile: PipelineProfile, name: str) -> Bottleneck:
-    """Describes the bottleneck at a stage whose lock lets one call run at a time."""
-    stage = next(stage for stage in profile.stages if stage.name == name)
-    limit = profile.demand.get_stage_limit(name)
-    if stage.waits:
-        what = f"{name} waits behind a lock of its own that one call holds at a time"
-    elif stage.holds_python_lock:
-        what = f"{name} is a Python function that holds Python's lock"
-    else:
-        what = f"{name} computes behind a lock that one call holds at a time"
-    reason = f"{what}: {1e6 / limit:,.0f} µs for each image, so {limit:,.0f} images/s with any number of threads."
-    return Bottleneck(name, reason, limit)
 
 
 def _check_cores(profile: PipelineProfile) -> Bottleneck | None:
@@ -126,8 +105,15 @@ def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottle
     name, limit = demand.slowest, demand.get_stage_limit(demand.slowest)
     if profile.images_per_second < reached * limit:
         return None
-    if name in demand.lock_bound:
-        return _explain_lock(profile, name)
+    if name in demand.lock_bound:  # one call runs at a time
+        stage = next(stage for stage in profile.stages if stage.name == name)
+        what = f"{name} computes behind a lock that one call holds at a time"
+        if stage.waits:
+            what = f"{name} waits behind a lock of its own that one call holds at a time"
+        elif stage.holds_python_lock:
+            what = f"{name} is a Python function that holds Python's lock"
+        reason = f"{what}: {1e6 / limit:,.0f} µs for each image, so {limit:,.0f} images/s with any number of threads."
+        return Bottleneck(name, reason, limit)
     threads, (cpu_s, wait_s) = demand.threads[name], demand.get_service_s(name)
     service_s = cpu_s + wait_s
     awaited = "for storage" if name == "read" else "for something else"
@@ -165,8 +151,7 @@ def find_fixes(profile: PipelineProfile, bottleneck: Bottleneck) -> tuple[Fix, .
     now, required = profile.images_per_second, profile.step.required_rate
     early = [*(_free_memory(profile) if bottleneck.stage == "memory" else ()), *_start_sooner(profile)]
     idle_now = profile.step.idle if profile.step.has_steps else None
-    unchanged = {"predicted_images_per_second": now, "predicted_idle_fraction": idle_now}
-    urgent = [replace(fix, **unchanged) for fix in early]
+    urgent = [replace(fix, predicted_images_per_second=now, predicted_idle_fraction=idle_now) for fix in early]
     if profile.step.idle <= NO_IDLE:
         return tuple(urgent)
     fixes = [fix.predict(profile, profile.demand) for fix in propose(profile, bottleneck)]

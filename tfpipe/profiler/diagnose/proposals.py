@@ -205,9 +205,17 @@ def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
     decoded_bytes = records * height * width * 3
     if config.max_bad_records:
         return
+    cost_us = profile.option_costs.get("cached")
     if dataset.late_caches:
-        if decoded_bytes <= compute_cache_room(profile.host):
-            yield from _move_cache(profile, dataset.late_caches[0], decoded_bytes)
+        if cost_us is not None and decoded_bytes <= compute_cache_room(profile.host):
+            name = dataset.late_caches[0]  # in its place comes a cache before `augment`
+            skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
+            left_s = profile.records_per_image * cost_us / 1e6
+            cached = demand.without_reading({**demand.cpu_s, **skipped, "augment": left_s})
+            instruction = f"Take the cache out of the stage {name}, and set cache = 'decoded'."
+            reason = "Kept before they are augmented, images are a byte a value, and every crop is a new one: "
+            reason += f"{human_bytes(decoded_bytes)} of memory."
+            yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"}, instruction, "rewrite_stage", name)
     elif decoded := scale_cpu(profile, "cached"):
         cached = demand.without_reading({**decoded.cpu_s, "read": 0.0})
         yield from _keep(profile, cached, "decoded", decoded_bytes)
@@ -236,19 +244,6 @@ def _keep(profile: PipelineProfile, cached: Demand, kind: str, num_bytes: float)
     )
     reason = f"{share:.0%} of the records fit into {human_bytes(free_bytes)} of memory: they are {what} only once."
     yield Fix(Effort.VISIBLE_OPTION, reason, mixed, {"cache": kind, "cache_bytes": format_mebibytes(free_bytes)})
-
-
-def _move_cache(profile: PipelineProfile, name: str, num_bytes: float) -> Iterator[Fix]:
-    """Yields a cache before `augment` in place of the user's cache after it."""
-    cost_us, demand = profile.option_costs.get("cached"), profile.demand
-    if cost_us is not None:
-        skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
-        left_s = profile.records_per_image * cost_us / 1e6
-        cached = demand.without_reading({**demand.cpu_s, **skipped, "augment": left_s})
-        instruction = f"Take the cache out of the stage {name}, and set cache = 'decoded'."
-        reason = "Kept before they are augmented, images are a byte a value, and every crop is a new one: "
-        reason += f"{human_bytes(num_bytes)} of memory."
-        yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"}, instruction, "rewrite_stage", name)
 
 
 def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:

@@ -13,10 +13,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,6 @@ class Loader:
     dataset: Any = None  # of PyTorch
     collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
     length: int | None = None  # batches of an epoch, if the loader has a length
-    strangers: Collection[threading.Thread] = ()  # threads that ran before the loader's code was loaded
     _epoch: Iterator[Any] = field(default=iter(()), init=False)
 
     def fetch(self) -> tuple[Any, bool]:
@@ -88,10 +87,10 @@ class Loader:
 
 
 class LoaderSource:
-    """A user's function that returns a loader. `strangers` are the threads that ran before its module was imported."""
+    """A user's function that returns a loader."""
 
-    def __init__(self, make: Callable[[], Any], name: str, strangers: Collection[threading.Thread] = ()) -> None:
-        self._make, self._name, self._strangers = make, name, strangers
+    def __init__(self, make: Callable[[], Any], name: str) -> None:
+        self._make, self._name = make, name
 
     def make(self, changes: Changes | None = None) -> Loader:
         """Makes the loader, with `changes` of the options of the DataLoader, PyDataset or Grain loader in it."""
@@ -107,7 +106,7 @@ class LoaderSource:
                 raise ConfigError(f"{fault} Make the DataLoader inside of the function.")
             for name, value in changes.items():
                 setattr(loader, name, value)
-        return replace(self._describe(loader, made), strangers=self._strangers)
+        return self._describe(loader, made)
 
     def _describe(self, loader: Any, made: list[Any]) -> Loader:
         length = None
@@ -295,11 +294,16 @@ class Trainer:
         return step, statistics.median(times)
 
 
-def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Path) -> LoaderProfile:
-    """Measures a loader that has given no batch yet; the probes write their files to `folder`, which must be empty."""
+def measure_loader(
+    loader: Loader, trainer: Trainer, seconds: float, folder: Path, strangers: Iterable[threading.Thread] = ()
+) -> LoaderProfile:
+    """Measures a loader that has given no batch yet; the probes write their files to `folder`, which must be empty.
+
+    The threads `strangers` ran before the loader's code was loaded.
+    """
     num_cores, pid, earlier_peak = host_limits.usable_cpus(), os.getpid(), host_limits.peak_memory_bytes()
     cores = measure_cores(num_cores)
-    probe = Probe(folder, loader.strangers)
+    probe = Probe(folder, strangers)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*fork.*")

@@ -208,9 +208,8 @@ def profile_pipeline(
     info = replace(describe_dataset(data, split, config, pipeline.built), own_stages=pipeline.own_stages)
     started = time.perf_counter()
     run = _run(pipeline, accelerator, run_config, plan, observer)
-    profile = _describe(run, started, plan, info)
-    if pipeline.clocks is not None:
-        profile = replace(profile, stages=time_engine(run.times, run.hosts, run.timing.rate, plan))
+    stages = () if pipeline.clocks is None else time_engine(run.times, run.hosts, run.timing.rate, plan)
+    profile = replace(_describe(run, started, plan, info), stages=stages)
     if profile.step.idle <= NO_IDLE:  # no change makes the training faster
         return replace(profile, buffers=find_buffers(profile, pipeline.built, {}))
     observer.phase("Trying stages and options")
