@@ -9,7 +9,6 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.progress import format_duration
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from beam_jobs.shard_job import ShardResult
 
 _MAX_CLASSES = 5  # in one line
-_MAX_BARS = 12
 _HEAD_BYTES = 1 << 16
 
 _MAX_REASONS = 3
@@ -62,7 +60,9 @@ def format_result(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, split in summary["splits"].items():
         records, shards = human_count(split["records"], "record"), human_count(split["shards"], "shard")
         yield f"{name}: {records}, {shards}, {human_bytes(split['bytes'])}"
-    yield from _format_classes(summary)
+    yield from _format_classes(summary["classes"])
+    if summary["no_classes"]:
+        yield f"no classes: {summary['no_classes']}"
     if summary["columns"]:
         yield f"columns: {', '.join(summary['columns'])}"
     yield from _format_counts("changed", summary["changed"])
@@ -124,8 +124,10 @@ def format_plan(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, split in summary["splits"].items():
         images, shards = human_count(split["images"], "image"), human_count(split["shards"], "shard")
         yield f"{name}: {images}, {human_bytes(split['bytes'])}, {shards}"
-        yield from _draw_classes(split["classes"])
-    yield from _format_classes({**summary, "classes": {}})
+        largest = sorted(split["classes"].items(), key=lambda item: -item[1])
+        yield from _format_classes(dict(largest))
+    if summary["no_classes"]:
+        yield f"no classes: {summary['no_classes']}"
     yield from _format_counts("skipped", summary["skipped"])
     if summary["dropped"]:
         yield f"duplicates: {summary['dropped']:,} dropped"
@@ -144,25 +146,13 @@ def _format_counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{title}: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}"
 
 
-def _format_classes(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the line about classes, or why there are none."""
-    classes = summary["classes"]
+def _format_classes(classes: Mapping[str, int]) -> Iterator[str]:
+    """Yields the line about classes, if there are any."""
     if classes:
         shown = [f"{name} {count:,}" for name, count in list(classes.items())[:_MAX_CLASSES]]
-        more = [f"and {len(classes) - len(shown):,} more"] if len(classes) > len(shown) else []
-        yield f"classes: {len(classes):,} ({', '.join([*shown, *more])})"
-    elif summary["no_classes"]:
-        yield f"no classes: {summary['no_classes']}"
-
-
-def _draw_classes(classes: Mapping[str, int]) -> Iterator[str]:
-    """Yields the largest classes with a bar each, and the number of records of the smallest."""
-    width, most = max(map(len, map(clean_line, classes)), default=0), max(classes.values(), default=0) or 1
-    ordered = sorted(classes.items(), key=lambda item: -item[1])
-    for name, count in ordered[:_MAX_BARS]:
-        yield f"  {clean_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}"
-    if len(ordered) > _MAX_BARS:
-        yield f"  and {len(ordered) - _MAX_BARS:,} more classes, the smallest {ordered[-1][1]:,}"
+        if len(classes) > len(shown):
+            shown.append(f"and {len(classes) - len(shown):,} more, the smallest {min(classes.values()):,}")
+        yield f"classes: {len(classes):,} ({', '.join(shown)})"
 
 
 def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: bool) -> str | None:
