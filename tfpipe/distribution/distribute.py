@@ -75,11 +75,9 @@ def distribute_dataset(
     if options is None:  # batches are copied to their device ahead of time, but no accelerator holds text
         kind, text = get_device_kind(strategy), list_text(plan.features)
         if text and kind == "TPU":
-            raise ConfigError(
-                f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "
-                "Leave it out; or give `options` with experimental_fetch_to_device=False, and keep it out of "
-                "`strategy.run`."
-            )
+            fault = f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}."
+            advice = "give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
+            raise ConfigError(f"{fault} Leave it out; or {advice}")
         options = tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)
     passes: list[Any] = []
 

@@ -103,9 +103,7 @@ def distribute_over_mesh(
     check_fits_devices(plan)
     varies = config.tf_data.deterministic is False or (config.training and not is_by_engine(plan.source, config))
     if varies and host.num_hosts < len(slices_of) and not isinstance(opened, Mixture):
-        raise ConfigError(
-            f"Processes that hold the same rows of a mesh must read the same records, and `order` {config.order} gives "
-            "each process others. Use exact order."
-        )
+        must = "Processes that hold the same rows of a mesh must read the same records"
+        raise ConfigError(f"{must}, and `order` {config.order} gives each process others. Use exact order.")
     stages = build_host_stages(opened, split, config, host, customize=customize)
     return MeshBatches(mesh, plan.steps_per_epoch or None, stages.dataset())

@@ -79,13 +79,10 @@ def describe_strategy(strategy: tf.distribute.Strategy) -> str:
         reason = f"{human_count(gpus, 'GPU')} not used" if gpus else "no TPU and no GPU were found"
     # Some classes have another name inside TensorFlow than in public.
     public = ("TPUStrategy", "MultiWorkerMirroredStrategy")
-    name = next(
-        (name for name in public if isinstance(strategy, getattr(tf.distribute, name))), type(strategy).__name__
-    )
-    spread = (
-        f"{human_count(strategy.num_replicas_in_sync, 'replica')} in {human_count(processes, 'process', 'processes')}"
-    )
-    return f"{kind}: {spread} ({name}); {reason}"
+    named = (name for name in public if isinstance(strategy, getattr(tf.distribute, name)))
+    replicas, spread = strategy.num_replicas_in_sync, human_count(processes, "process", "processes")
+    kinds = f"{kind}: {human_count(replicas, 'replica')} in {spread} ({next(named, type(strategy).__name__)})"
+    return f"{kinds}; {reason}"
 
 
 def _make_workers_strategy() -> tf.distribute.Strategy | None:
@@ -101,10 +98,9 @@ def _make_workers_strategy() -> tf.distribute.Strategy | None:
     if len(workers) < 2 or task_type == "evaluator":  # an evaluator is not part of the cluster
         return None
     if task_type not in cluster or task_id is None or task_id >= len(cluster[task_type]):
-        raise ConfigError(
-            f"TF_CONFIG must say which of its {len(workers)} workers this process is, got task {task_type} {task_id}; "
-            'set `task` to {"type": "worker", "index": 0} for the first.'
-        )
+        must = f"TF_CONFIG must say which of its {len(workers)} workers this process is"
+        advice = 'set `task` to {"type": "worker", "index": 0} for the first.'
+        raise ConfigError(f"{must}, got task {task_type} {task_id}; {advice}")
     logger.info("TF_CONFIG names %d workers; waiting for all of them.", len(workers))
     return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
@@ -117,9 +113,8 @@ def _connect_tpu(tpu: str | None) -> tf.distribute.Strategy | None:
         # A project and a zone, never used, keep the resolver from asking the metadata server for them.
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(project="-", zone="-")
     except (JSONDecodeError, AttributeError) as error:
-        raise ConfigError(
-            "TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or unset it."
-        ) from error
+        must = "TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or unset it."
+        raise ConfigError(must) from error
     except ValueError:  # neither `TPU_NAME`, `TPU_CONFIG` nor Kubernetes names one
         resolver = None
     # No public attribute has the name without a call to the Cloud API.
@@ -156,10 +151,8 @@ def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Stra
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         cause = lines[0].partition(" Failed in initialization")[0][:200].rstrip(". ")
-        raise ConfigError(
-            f"{description[0].upper()}{description[1:]} does not answer ({cause}); "
-            "check that it is up and not in use by another process."
-        ) from error
+        fault = f"{description[0].upper()}{description[1:]} does not answer ({cause})"
+        raise ConfigError(f"{fault}; check that it is up and not in use by another process.") from error
 
 
 def _run_within(seconds: float, action: str, function: Callable[[], Any]) -> Any:

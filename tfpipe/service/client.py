@@ -113,11 +113,9 @@ class Workers:
                 with self._changed:
                     worker.outstanding -= 1
         troubles = ", ".join(f"{each.address} ({each.trouble or each.cause})" for each in self._workers)
-        raise DataError(
-            f"The `service` must give a batch within {self._options.timeout_s} s (its `timeout_s`), and gave none for "
-            f"step {ticket['step']} of epoch {ticket['epoch']}: {troubles}. Start the workers again, then run the same "
-            "command."
-        )
+        fault = f"The `service` must give a batch within {self._options.timeout_s} s (its `timeout_s`), and gave none"
+        fault += f" for step {ticket['step']} of epoch {ticket['epoch']}: {troubles}."
+        raise DataError(f"{fault} Start the workers again, then run the same command.")
 
     def _take(self) -> _Worker | None:
         """Chooses the worker with the fewest requests; returns None if none is free, without `most` after a wait."""
@@ -178,11 +176,9 @@ class RemoteMaker(Maker):
         silent = {} if workers else self._workers.find_silent()
         if len(silent) == len(options.workers):
             listed = ", ".join(f"{address} ({trouble})" for address, trouble in silent.items())
-            raise ConfigError(
-                f"`service` must name running workers, and none serves this trainer: {listed}. Start one of the same "
-                "release with: tfpipe serve --root DIR. Put the token that it prints into the `token_file`, or "
-                "TFPIPE_SERVICE_TOKEN for a command."
-            )
+            fault = f"`service` must name running workers, and none serves this trainer: {listed}."
+            advice = "Start one of the same release with: tfpipe serve --root DIR. Put the token that it prints into"
+            raise ConfigError(f"{fault} {advice} the `token_file`, or TFPIPE_SERVICE_TOKEN for a command.")
         for address, trouble in silent.items():
             logger.warning("The worker %s of the service does not serve this trainer (%s).", address, trouble)
 

@@ -121,10 +121,8 @@ class Service:
             served = f"exit code {process.exitcode}"
         if isinstance(served, str):
             process.kill()
-            raise TfpipeError(
-                f"A worker must serve on `port` {port} of `host` {self._config.host}, and does not ({served}). "
-                "If another program has the port, choose another."
-            )
+            fault = f"A worker must serve on `port` {port} of `host` {self._config.host}, and does not ({served})."
+            raise TfpipeError(f"{fault} If another program has the port, choose another.")
         self._workers[served] = process
 
 

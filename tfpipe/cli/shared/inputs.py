@@ -74,10 +74,8 @@ def refuse_records(command: str, path: str) -> None:
     names = os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
     has_records = any(_RECORDS.search(name) for name in names)
     if has_records and file_names.MANIFEST in names:
-        raise DataError(
-            f"`tfpipe {command}` takes images, and {path} is a dataset. `tfpipe reshard` writes it in another form, "
-            "`tfpipe merge` joins it with others, `tfpipe inspect` shows it."
-        )
+        ways = "`tfpipe reshard` writes it in another form, `tfpipe merge` joins it with others, `tfpipe inspect` shows"
+        raise DataError(f"`tfpipe {command}` takes images, and {path} is a dataset. {ways} it.")
     if has_records and all(_RECORDS.search(name) or name.startswith(".") for name in names):
         raise DataError(f"`tfpipe {command}` takes images, and {path} holds TFRecords: `tfpipe index` describes them.")
 
@@ -134,9 +132,8 @@ def _load(text: str, option: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{option}: {module_name} imports {error.name}, which is not installed.") from error
-        raise ConfigError(
-            f"{option}: there is no module {module_name}. Run the command in the folder of the module, or install it."
-        ) from None
+        advice = "Run the command in the folder of the module, or install it."
+        raise ConfigError(f"{option}: there is no module {module_name}. {advice}") from None
     except Exception as error:
         raise ConfigError(f"{option}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
     try:

@@ -11,9 +11,8 @@ def check_target(path: str) -> None:
     _check_kind(path)
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise ConfigError(
-            f"{path} cannot be written: the folder {folder} does not exist. Create it, or choose another place."
-        )
+        advice = "Create it, or choose another place."
+        raise ConfigError(f"{path} cannot be written: the folder {folder} does not exist. {advice}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} cannot be written: no permission to write to {folder}. Choose another place.")
 

@@ -445,14 +445,9 @@ class IdleMonitor:
             report = self._make_report(self._period)
             self._period = [0.0] * 4
             self.reports.append(report)
-            logger.info(
-                "Step %d: input wait %.1f %%, device idle %.1f %% (from %s), %.1f images/s.",
-                report.step,
-                100 * report.input_wait_fraction,
-                100 * report.idle_fraction_estimate,
-                report.idle_from,
-                report.images_per_second,
-            )
+            wait, idle = report.input_wait_fraction, report.idle_fraction_estimate
+            shares = f"input wait {100 * wait:.1f} %, device idle {100 * idle:.1f} % (from {report.idle_from})"
+            logger.info("Step %d: %s, %.1f images/s.", report.step, shares, report.images_per_second)
 
     def _make_report(self, sums: list[float]) -> MonitorReport:
         steps, images, wall_s, wait_s = sums

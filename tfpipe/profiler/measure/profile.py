@@ -261,9 +261,8 @@ def make_trial(
         except ConfigError as error:
             raise DataError(str(error)) from error
         if fill_s and changed.cache != config.cache:
-            raise DataError(
-                f"The cache takes about {fill_s:,.0f} s to fill, and a trial has {_MAX_FILL_S:.0f} s for it."
-            )
+            takes = f"The cache takes about {fill_s:,.0f} s to fill"
+            raise DataError(f"{takes}, and a trial has {_MAX_FILL_S:.0f} s for it.")
         return rate
 
     return run

@@ -364,16 +364,10 @@ class TensorFlowPipeline:
         sizes = {name: each.bytes_out_per_image for name, each in tried.items()}
         count, counts = 1 / profile.step.images_per_step, 0.0  # of elements per image
         for name, each in reversed(list(tried.items())):
-            counts, taken = counts + count, count / max(each.elements_out_per_in, 1e-9)
-            tried[name] = replace(
-                each,
-                cpu_us_per_image=count * each.cpu_us_per_image,
-                wait_us_per_image=count * each.wait_us_per_image,
-                bytes_in_per_image=taken * each.bytes_in_per_image,
-                bytes_out_per_image=count * each.bytes_out_per_image,
-                locked_us_per_image=count * each.locked_us_per_image,
-            )
-            count = taken
+            of_output = ("cpu_us_per_image", "wait_us_per_image", "bytes_out_per_image", "locked_us_per_image")
+            scaled: dict[str, Any] = {field: count * getattr(each, field) for field in of_output}
+            counts, count = counts + count, count / max(each.elements_out_per_in, 1e-9)
+            tried[name] = replace(each, bytes_in_per_image=count * each.bytes_in_per_image, **scaled)
         if not self.clocks:
             profile = replace(profile, records_per_image=count, handover_us=1e6 * handover_s * counts)
         timings = [*profile.stages, *tried.values()]
