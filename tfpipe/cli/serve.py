@@ -23,7 +23,6 @@ from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from tfpipe.engine.source import Source
-    from tfpipe.format.manifest import Manifest
 
 _ANSWER_S = 60
 
@@ -75,17 +74,16 @@ def serve_check(workers: tuple[str, ...], as_json: bool, dataset: str | None = N
     fails; warnings do not count.
     """
     Addresses().check("HOST:PORT", workers)
-    data, split = (None, None) if dataset is None else open_data(dataset, None)
     service = ServiceOptions(workers=workers, timeout_s=_ANSWER_S, **options)
-    show_checks(_check_service(service, data, split), as_json)
+    show_checks(_check_service(service, dataset), as_json)
 
 
-def _check_service(service: ServiceOptions, data: "Manifest | Source | None", split: str | None) -> Iterator[Check]:
-    """Yields a check of whether the workers answer, and one of whether those that answer can read the data."""
+def _check_service(service: ServiceOptions, dataset: str | None) -> Iterator[Check]:
+    """Yields a check of whether the workers answer, and one of whether those that answer can read a dataset."""
     from tfpipe.engine.source import get_source
     from tfpipe.service.client import Workers
 
-    workers = service.workers
+    source, workers = None if dataset is None else get_source(*open_data(dataset, None)), service.workers
     missing, count = Workers(service).find_silent(), human_count(len(workers), "worker")
     if missing:
         listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())
@@ -95,10 +93,10 @@ def _check_service(service: ServiceOptions, data: "Manifest | Source | None", sp
     else:
         finding = f"{count} answer{'s' if len(workers) == 1 else ''}: {', '.join(workers)}."
         yield Check("workers", "ok", finding)
-    if data is None:
+    if source is None:
         yield Check("reads", "skipped", "Not asked.", "Name a dataset to learn whether the workers can read it.")
     elif len(missing) < len(workers):
-        yield _check_reads(get_source(data, split), service, [one for one in workers if one not in missing])
+        yield _check_reads(source, service, [one for one in workers if one not in missing])
 
 
 def _check_reads(source: "Source", service: ServiceOptions, workers: Sequence[str]) -> Check:

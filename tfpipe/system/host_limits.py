@@ -66,8 +66,13 @@ def usable_cpus(root: Path = _ROOT) -> int:
     With more busy threads than the quota allows, the kernel stops all of them at times.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = (_cpu_quota(folder) for folder in _group_folders("cpu", root))
-    return max(1, min([cores, *(int(quota) for quota in quotas if quota is not None)]))
+    for folder in _group_folders("cpu", root):
+        quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+        if not quota:
+            quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        if quota.isdigit() and period.isdigit() and int(period):  # "max" or -1: no quota
+            cores = min(cores, int(quota) // int(period))
+    return max(1, cores)
 
 
 def read_processor_name(root: Path = _ROOT) -> str:
@@ -99,17 +104,6 @@ def _read_sizes(file: Path) -> dict[str, int]:
 def _memory_limit(folder: Path) -> int | None:
     """Returns the memory limit of a control group. No limit is None, or in version 1 a huge number."""
     return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-
-
-# Cores
-
-
-def _cpu_quota(folder: Path) -> float | None:
-    """Returns the quota of a control group in cores, which may be a fraction; None for no quota."""
-    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
-    if not quota:
-        quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None  # max, -1: none
 
 
 # Control groups

@@ -53,9 +53,10 @@ def config_option(
     if isinstance(spec.kind, Flag):
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if given else flag
         return help_option(flags, name, is_flag=True, default=None, help=text, group=spec.group, rare=spec.rare)
+    kind = SIZE if name.endswith("_bytes") else _TYPES.get(type(spec.kind), str)
     return help_option(
         *(flag, name),
-        type=_get_type(name, spec.kind),
+        type=click.Choice(spec.kind.words) if isinstance(spec.kind, Choice) else kind,
         metavar=spec.metavar or ("N" if isinstance(spec.kind, Count | Seed) else None),
         required=required,
         multiple=several,
@@ -161,12 +162,6 @@ _TYPES: dict[type[options.Kind], Any] = {
     **{Amount: SIZE, Count: int, Seed: int, options.Size: int, Number: float},
     **{Share: SHARE, options.CountOrShare: COUNT_OR_SHARE, options.Shares: SHARES},
 }
-
-
-def _get_type(name: str, kind: options.Kind) -> Any:
-    if isinstance(kind, Choice):
-        return click.Choice(kind.words)
-    return SIZE if name.endswith("_bytes") else _TYPES.get(type(kind), str)
 
 
 def _describe(default: Any, name: str, flag: str) -> str:

@@ -47,15 +47,22 @@ _COSTLY = 0.3  # a stage with a larger share of an image's processor time is wor
 
 def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields all changes that could raise the rate; among fixes that rank the same, this order stays."""
-    yield from _overlap(profile)
-    demand, cores, calls = profile.demand, profile.host.cores, profile.config.tf_data.num_parallel_calls
+    demand, cores, config, step = profile.demand, profile.host.cores, profile.config, profile.step
+    if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
+        # The trainer's wait is the part of making a batch that does not overlap with the step.
+        wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
+        most = step.images_per_step / wait_s if wait_s > 0 else float("inf")
+        reason = "The next batch is made while the accelerator works, instead of after."
+        fix = Fix(Effort.OPTION, reason, demand, {"prefetch_batches": None})
+        yield replace(fix, max_images_per_second=most, efficiency=1.0)
+    calls = config.tf_data.num_parallel_calls
     if not profile.dataset.by_engine:
         if calls and calls < cores:
             threads = {**demand.threads, **{name: cores for name in _MAPPED_STAGES if name in demand.threads}}
             wider, changes = replace(demand, threads=threads), {"tf_data.num_parallel_calls": None}
             yield Fix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, changes)
         yield from _use_engine(profile, bottleneck)
-        if bottleneck.stage == "read" and "read" in demand.threads and profile.config.training:
+        if bottleneck.stage == "read" and "read" in demand.threads and config.training:
             yield from _read_more_files(profile)
     yield from _enlarge_batch(profile)
     yield from _filter_first(profile)
@@ -84,19 +91,6 @@ def describe_rewrite(dataset: DatasetInfo, options: str = "") -> str:
         described = f"{base}-index"
         index = f"tfpipe index {shlex.quote(dataset.address)} --output {shlex.quote(described)}, then "
     return f"{index}tfpipe reshard {shlex.quote(described)} {shlex.quote(f'{base}-new')} {options}".rstrip()
-
-
-def _overlap(profile: PipelineProfile) -> Iterator[Fix]:
-    """Yields the change that lets batches be made while the accelerator works."""
-    config, step = profile.config, profile.step
-    if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
-        # The trainer's wait is the part of making a batch that does not overlap with the step.
-        wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
-        most = step.images_per_step / wait_s if wait_s > 0 else float("inf")
-        fix = Fix(
-            Effort.OPTION, "The next batch is made while the accelerator works, instead of after.", profile.demand
-        )
-        yield replace(fix, changes={"prefetch_batches": None}, max_images_per_second=most, efficiency=1.0)
 
 
 def _read_more_files(profile: PipelineProfile) -> Iterator[Fix]:

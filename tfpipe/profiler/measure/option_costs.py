@@ -124,12 +124,11 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> tuple[int, float] 
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
     """Returns a function that decodes all records as one batch, with other random crops in each call."""
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
-    sample = _describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
-    assert sample.manifest is not None
-    assert sample.split is not None
+    manifest, split = _describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample")
+    sample = replace(Source.from_manifest(manifest, split), schema=source.schema, images=source.images)
     config = replace(config, batch_size=len(payloads), block_records=None)
     kind = CachingMaker if config.cache == "decoded" else BatchMaker
-    maker = kind(plan_batches(sample, config), sample.manifest, sample.split)
+    maker = kind(plan_batches(sample, config), manifest, split)
     numbers, epochs = np.arange(len(payloads)), itertools.count()
     stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
     if config.cache != "decoded":
@@ -148,16 +147,15 @@ def open_engine(folder: str, source: Source, config: PipelineConfig, payloads: S
         for payload in payloads:
             writer.write(payload)
     index.write_bytes(writer.index)
-    sample = _describe_sample(source, (writer.describe(name),) * _SHARDS, folder)
-    assert sample.manifest is not None
+    manifest, split = _describe_sample(source, (writer.describe(name),) * _SHARDS, folder)
     config = replace(config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
-    batches = build_stages(sample.manifest, sample.split, replace(config, block_records=None)).dataset()
+    batches = build_stages(manifest, split, replace(config, block_records=None)).dataset()
     take: Callable[[], Any] = iter(batches if config.training else batches.repeat()).__next__
     return take
 
 
-def _describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:
-    """Returns the source of a dataset with only the given shards, whose records have the format of `source`."""
+def _describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> tuple[Manifest, str]:
+    """Returns a dataset with only the given shards, whose records have the format of `source`, and its split."""
     split, manifest = source.split or "train", source.manifest
     if manifest is None:
         foreign = Foreign(".", source.image_key, source.label_key, source.label_base, "")
@@ -167,8 +165,7 @@ def _describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str)
         info = replace(manifest.splits[split], shards=shards, chosen=None, unpacked_bytes=0)
         if manifest.foreign is not None:
             manifest = replace(manifest, foreign=replace(manifest.foreign, root=".", compression=""))
-    manifest = replace(manifest, splits={split: info}, directory=folder, columns=(), version="")
-    return replace(Source.from_manifest(manifest, split), schema=source.schema, images=source.images)
+    return replace(manifest, splits={split: info}, directory=folder, columns=(), version=""), split
 
 
 def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:

@@ -115,10 +115,16 @@ def to_text(report: Report) -> str:
     """Returns at most one screen: the budget, the stages or processes, the bottleneck, the first fixes."""
     profile = report.profile
     lines = [*_summary_lines(report), ""]
-    if isinstance(profile, PipelineProfile):
-        lines += _stage_lines(profile)
-    elif isinstance(profile, LoaderProfile):
-        lines += [*_process_lines(profile), *_code_lines(profile)]
+    if isinstance(profile, LoaderProfile):
+        lines += _loader_lines(profile)
+    elif isinstance(profile, PipelineProfile) and profile.stages:
+        widths = {"waits": 11, "at_once": 9, "out_kb": 9, "out_per_in": 8}
+        lines += [f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"]
+        for row in list_stage_rows(profile):
+            cells = "".join(f"{row.get(name, ''):>{width}}" for name, width in widths.items())
+            lines.append(f"{row['name']:<16}{row['us']:>10,.0f}{row['share']:>8.0%}{cells}")
+    else:
+        lines.append(NO_STAGES)
     return use_unit("\n".join(line.rstrip() for line in [*lines, *_fix_lines(report)]) + "\n", report)
 
 
@@ -223,7 +229,8 @@ def _summary_lines(report: Report) -> Iterator[str]:
         yield f"The idle time costs {report.price_per_day:,.2f} a day."
 
 
-def _process_lines(profile: LoaderProfile) -> Iterator[str]:
+def _loader_lines(profile: LoaderProfile) -> Iterator[str]:
+    """Yields the shares of time of each process, and the lines of the user's code that take most."""
     uses = (*profile.workers[:_MAX_PROCESSES], profile.main)
     names = [*(f"worker {number}" for number in range(len(uses) - 1)), "trainer"]
     yield f"{'share of time':<18}" + "".join(f"{name:>10}" for name in names)
@@ -234,9 +241,6 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
             yield f"{_ACTIVITY_NAMES.get(name, name):<18}" + "".join(f"{cell:>10}" for cell in cells)
     if len(profile.workers) > _MAX_PROCESSES:
         yield f"{len(profile.workers) - _MAX_PROCESSES} more workers with --json."
-
-
-def _code_lines(profile: LoaderProfile) -> Iterator[str]:
     totals: dict[tuple[str, str], float] = defaultdict(float)
     for use in profile.makers:
         for line, activity, seconds in use.functions:
@@ -270,17 +274,6 @@ def list_stage_rows(profile: PipelineProfile) -> list[dict[str, Any]]:
             }
         rows.append(row)
     return rows
-
-
-def _stage_lines(profile: PipelineProfile) -> Iterator[str]:
-    if not profile.stages:
-        yield NO_STAGES
-        return
-    names, widths = ("waits", "at_once", "out_kb", "out_per_in"), (11, 9, 9, 8)
-    yield f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"
-    for row in list_stage_rows(profile):
-        cells = "".join(f"{row.get(name, ''):>{width}}" for name, width in zip(names, widths, strict=True))
-        yield f"{row['name']:<16}{row['us']:>10,.0f}{row['share']:>8.0%}{cells}"
 
 
 def format_shortfall(report: Report) -> str:
