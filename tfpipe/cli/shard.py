@@ -14,13 +14,14 @@ import click
 from beam_jobs.config import ShardConfig, TableColumns
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shard_output import describe_plan, describe_result, format_part, format_plan, format_result
-from tfpipe.cli.shared.command import command, require_beam, show
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import all_options, build, config_option, config_options, take
 from tfpipe.cli.shared.console import echo
 from tfpipe.cli.shared.inputs import refuse_records
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
+from tfpipe.system.extras import check_installed
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.options import Choice, Flag, Text, Unchecked, check_options, option
 from tfpipe.system.units import human_bytes, human_count
@@ -132,7 +133,7 @@ def _exclude(one: str, other: str) -> NoReturn:
 def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
     """Runs the job, or a part of it, or only plans it, and prints the result."""
     if run_args.beam_args:
-        require_beam("A runner other than `local`")
+        check_installed("apache_beam", "A runner other than `local`", "Apache Beam", "tfpipe[beam]")
     run = _run_whole
     if run_args.dry_run:
         run = _dry_run

@@ -22,16 +22,8 @@ from tfpipe.engine.source import StoredImages
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline import stages
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stages import (
-    Extent,
-    augment_on_host,
-    crop,
-    decode_image,
-    decode_jpeg_crop,
-    find_crop,
-    read_image_size,
-)
 from tfpipe.storage import file_io
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.models import BuildModel, build_model
@@ -71,11 +63,12 @@ def export_model(
         def prepare(given: dict[str, tf.Tensor]) -> tf.Tensor:
             features = {"encoded": given["image_bytes"], **given}
             if config.augment == "none":
-                size = read_image_size(features, stored)
+                size = stages.read_image_size(features, stored)
                 crop_box = tf.stack([0, 0, *size])
             else:
-                crop_box, _, size = find_crop(features, None, stored, config)
-            return augment_on_host(decode_reduced(features["encoded"], crop_box, size, stored, config), None, config)
+                crop_box, _, size = stages.find_crop(features, None, stored, config)
+            image = decode_reduced(features["encoded"], crop_box, size, stored, config)
+            return stages.augment_on_host(image, None, config)
 
         def predict(**given: tf.Tensor) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):  # as in the pipeline, even if the model has a GPU
@@ -109,11 +102,11 @@ def export_model(
 
 
 def decode_reduced(
-    encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, stored: StoredImages, config: PipelineConfig
+    encoded: tf.Tensor, crop_box: tf.Tensor, size: stages.Extent, stored: StoredImages, config: PipelineConfig
 ) -> tf.Tensor:
     """Decodes a crop as the engine does: a JPEG at 1/2, 1/4 or 1/8 of its size if the crop is so much larger."""
     if "RAW" in stored.formats:
-        return crop(decode_image(encoded, stored), crop_box)
+        return stages.crop(stages.decode_image(encoded, stored), crop_box)
     ratios = (1,) if config.augment_options.dct_scaling is False else (1, 2, 4, 8)
     begin, extent = tf.split(crop_box, 2)
     bounds = np.multiply.outer(ratios[1:], config.size).astype(np.int32)
@@ -123,11 +116,11 @@ def decode_reduced(
     # The sides of the reduced image are rounded up, so a box that is rounded to the nearest stays inside.
     near, far = (begin + ratio // 2) // ratio, (begin + extent + ratio // 2) // ratio
     box, width = tf.concat([near, far - near], 0), (size[1] + ratio - 1) // ratio
-    decoders = [lambda r=r: decode_jpeg_crop(encoded, box, width, r) for r in ratios]
+    decoders = [lambda r=r: stages.decode_jpeg_crop(encoded, box, width, r) for r in ratios]
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: tf.switch_case(branch, decoders),
-        lambda: crop(decode_image(encoded, stored), crop_box),
+        lambda: stages.crop(stages.decode_image(encoded, stored), crop_box),
     )
 
 

@@ -15,7 +15,7 @@ STDLIB, SITE = sysconfig.get_path("stdlib"), "/venv/lib/python3/site-packages"
 USER = Frame("/home/me/train.py", "Photos.load", 31, "image = image.convert('RGB')")
 FETCH = Frame(f"{SITE}/torch/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch", 54, "data = [self.dataset[idx]]")
 WORKER = Frame(f"{SITE}/torch/utils/data/_utils/worker.py", "_worker_loop", 320, "data = fetcher.fetch(index)")
-OURS = Frame(module.__file__, "ProbedTarget.__call__", 9, "return self._target()")
+OURS = Frame(module.__file__, "run_probed", 9, "return target()")
 PARENT = Frame("/home/me/train.py", "<module>", 99, "main()")
 
 CLOCK = Frame(module.__file__.replace("windows", "probe"), "Probe._note_collection", 8, "now = time.perf_counter()")

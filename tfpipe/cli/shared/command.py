@@ -121,8 +121,3 @@ def name_options(message: str, running: click.Command) -> str:
 def require_tensorflow(command: str) -> None:
     """Checks that TensorFlow is installed."""
     check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
-
-
-def require_beam(what: str) -> None:
-    """Checks that Apache Beam is installed; `what` needs it, and is the subject of the error message."""
-    check_installed("apache_beam", what, "Apache Beam", "tfpipe[beam]")

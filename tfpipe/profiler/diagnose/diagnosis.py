@@ -9,17 +9,7 @@ from dataclasses import replace
 from tfpipe.profiler.diagnose.proposals import propose
 from tfpipe.profiler.loader.diagnose import find_loader_bottleneck, list_loader_fixes
 from tfpipe.profiler.model import NO_IDLE, SATURATED
-from tfpipe.profiler.types import (
-    Bottleneck,
-    Effort,
-    Fix,
-    HostUse,
-    LoaderProfile,
-    OptionValue,
-    PipelineProfile,
-    Profile,
-    Report,
-)
+from tfpipe.profiler.types import Bottleneck, Effort, Fix, LoaderProfile, OptionValue, PipelineProfile, Profile, Report
 from tfpipe.system.units import human_bytes
 
 SLOW_FIRST_BATCH_S = 5.0
@@ -75,7 +65,7 @@ def _check_cores(profile: PipelineProfile) -> Bottleneck | None:
     if host.other_cpu_fraction > host.cpu_fraction:
         others = f"Other processes take {host.other_cpu_fraction:.0%} of the {host.cores} cores"
         return Bottleneck("cpu", f"{others}, this pipeline {host.cpu_fraction:.0%}.", demand.cpu_limit)
-    busy = f"{'The core is' if host.cores == 1 else f'The {host.cores} cores are'} {_describe_busy(host)}"
+    busy = f"{'The core is' if host.cores == 1 else f'The {host.cores} cores are'} {_describe_busy(profile)}"
     if not profile.stages:
         return Bottleneck("cpu", f"{busy}.", demand.cpu_limit)
     if profile.hands_over_mostly:
@@ -86,9 +76,9 @@ def _check_cores(profile: PipelineProfile) -> Bottleneck | None:
     return Bottleneck(name, reason, demand.cpu_limit)
 
 
-def _describe_busy(host: HostUse) -> str:
-    """Returns how busy this pipeline keeps the cores."""
-    return f"{host.cpu_fraction:.0%} busy{' with this pipeline' if host.is_crowded else ''}"
+def _describe_busy(profile: PipelineProfile) -> str:
+    """Returns how busy a pipeline keeps the cores."""
+    return f"{profile.host.cpu_fraction:.0%} busy{' with this pipeline' if profile.host.is_crowded else ''}"
 
 
 def _explain_small_batches(profile: PipelineProfile, busy: str) -> Bottleneck:
@@ -123,7 +113,7 @@ def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottle
     reason = (
         f"{takes} {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
         f"{'work' if threads > 1 else 'works'} at once: {limit:,.0f} images/s, while the cores are "
-        f"{_describe_busy(profile.host)}."
+        f"{_describe_busy(profile)}."
     )
     return Bottleneck(name, reason, limit)
 
@@ -131,7 +121,7 @@ def _check_threads(profile: PipelineProfile, reached: float = REACHED) -> Bottle
 def _unbuffered_stage(profile: PipelineProfile) -> Bottleneck:
     """Returns the stage that the others wait for if nothing is at its limit, because a buffer is missing."""
     demand, config = profile.demand, profile.config
-    busy = f"The cores are {_describe_busy(profile.host)}"
+    busy = f"The cores are {_describe_busy(profile)}"
     reached = profile.images_per_second / demand.get_stage_limit(demand.slowest)
     name, why = demand.slowest, f"{demand.slowest} is nearest, {reached:.0%} of what it can give"
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not demand.threads:

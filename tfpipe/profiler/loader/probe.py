@@ -168,22 +168,16 @@ def _add_audit_hook() -> None:
     sys.addaudithook(hear)
 
 
-class ProbedTarget:
-    """The target of a worker process, with a probe around it. It can be pickled if the target can."""
-
-    def __init__(self, target: Callable[..., Any], folder: Path) -> None:
-        self._target, self._folder = target, folder
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the target."""
-        probe = Probe(self._folder)
-        probe.start()
-        dataset = args[1] if getattr(self._target, "__name__", "") == "_worker_loop" and len(args) > 1 else None
-        try:
-            with timing_records(dataset, probe):
-                return self._target(*args, **kwargs)
-        finally:
-            probe.stop()
+def run_probed(target: Callable[..., Any], folder: Path, *args: Any, **kwargs: Any) -> Any:
+    """Runs the target of a worker process with a probe around it."""
+    probe = Probe(folder)
+    probe.start()
+    dataset = args[1] if getattr(target, "__name__", "") == "_worker_loop" and len(args) > 1 else None
+    try:
+        with timing_records(dataset, probe):
+            return target(*args, **kwargs)
+    finally:
+        probe.stop()
 
 
 @contextlib.contextmanager
@@ -210,8 +204,9 @@ def watching_processes(folder: Path) -> AbstractContextManager[None]:
     def wrap(start: Callable[[Any], None]) -> Callable[[Any], None]:
         def start_probed(process: Any) -> None:
             target = getattr(process, "_target", None)
-            if target is not None and not isinstance(target, ProbedTarget) and not (folder / _END).exists():
-                process._target = ProbedTarget(target, folder)
+            is_probed = getattr(target, "func", None) is run_probed
+            if target is not None and not is_probed and not (folder / _END).exists():
+                process._target = functools.partial(run_probed, target, folder)  # can be pickled if the target can
             start(process)
 
         return start_probed

@@ -11,17 +11,7 @@ from typing import Any
 
 from tfpipe.profiler.loader.diagnose import compute_costs
 from tfpipe.profiler.model import NO_IDLE
-from tfpipe.profiler.types import (
-    ACTIVITIES,
-    Effort,
-    Fix,
-    LoaderProfile,
-    PipelineProfile,
-    Profile,
-    Report,
-    StageTiming,
-    StepTiming,
-)
+from tfpipe.profiler.types import ACTIVITIES, Effort, Fix, LoaderProfile, PipelineProfile, Profile, Report, StageTiming
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 VERSION = 6
@@ -107,8 +97,8 @@ def explain_memory(profile: Profile) -> str:
 
 def explain_filling(profile: PipelineProfile) -> str:
     """Returns the note for a profile that measured the epoch in which a cache is filled."""
-    left_s = math.ceil(profile.fill_s)
-    return f"The cache was still being filled. Epochs that only read it begin after {left_s:,} s more."
+    begin = f"Epochs that only read it begin after {math.ceil(profile.fill_s):,} s more."
+    return f"The cache was still being filled. {begin}"
 
 
 def to_text(report: Report) -> str:
@@ -136,12 +126,20 @@ def use_unit(text: str, report: Report) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """Returns the report as one object of plain values, in which infinite limits are None."""
-    profile = report.profile
+    profile, step = report.profile, report.profile.step
+    shares = {"idle_fraction": step.idle_fraction, "input_wait_fraction": step.input_wait_fraction}
+    spreads = {f"{name}_spread": {"low": share.low, "high": share.high} for name, share in shares.items()}
+    idle = {"idle_fraction": step.idle, "input_wait_fraction": step.input_wait_fraction.median, **spreads}
     document = {
         "version": VERSION,
         "summary": use_unit(format_headline(report), report),
-        **_step_to_json(profile.step),
-        "required_images_per_second": profile.step.required_rate,
+        "method": step.method,
+        **(idle if step.has_steps else dict.fromkeys(idle)),
+        "steps": step.steps,
+        "step_s": step.step_s.median,
+        "images_per_step": step.images_per_step,
+        "wall_s": step.wall_s,
+        "required_images_per_second": step.required_rate,
         "cpu_limit_images_per_second": profile.cpu_limit,
         "bottleneck": report.bottleneck,
         "fixes": report.fixes,
@@ -181,20 +179,6 @@ def _list_plain(profile: LoaderProfile) -> dict[str, Any]:
     """Returns the options of a loader that are numbers and texts."""
     plain = (bool, int, float, str, type(None))
     return {name: value for name, value in profile.options.items() if isinstance(value, plain)}
-
-
-def _step_to_json(step: StepTiming) -> dict[str, Any]:
-    shares = {"idle_fraction": step.idle_fraction, "input_wait_fraction": step.input_wait_fraction}
-    spreads = {f"{name}_spread": {"low": share.low, "high": share.high} for name, share in shares.items()}
-    idle = {"idle_fraction": step.idle, "input_wait_fraction": step.input_wait_fraction.median, **spreads}
-    return {
-        "method": step.method,
-        **(idle if step.has_steps else dict.fromkeys(idle)),
-        "steps": step.steps,
-        "step_s": step.step_s.median,
-        "images_per_step": step.images_per_step,
-        "wall_s": step.wall_s,
-    }
 
 
 def _summary_lines(report: Report) -> Iterator[str]:
