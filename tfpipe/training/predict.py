@@ -45,18 +45,16 @@ class Classifier:
     def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[dict[str, Any]]:
         """Reads files, `batch_size` at once, and yields each with its likeliest classes or the `reason` for none."""
         rest = iter(files)
-        while batch := [(file, self._prepare(file)) for file in islice(rest, batch_size)]:
-            images = [image for _, image in batch if isinstance(image, PreparedImage)]
+        while batch := list(islice(rest, batch_size)):
+            images, reasons = list[PreparedImage](), dict[str, str]()
+            for file in batch:
+                try:
+                    images.append(prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file))
+                except (BadImage, TfpipeError, OSError) as error:
+                    reasons[file] = first_line(error).removeprefix(f"{file} ")
             guesses = iter(self._guess(images, top) if images else ())
-            for file, image in batch:
-                yield {"file": file, **({"reason": image} if isinstance(image, str) else {"top": next(guesses)})}
-
-    def _prepare(self, file: str) -> PreparedImage | str:
-        """Converts a file to the form of the dataset's images, or returns the reason why it cannot be used."""
-        try:
-            return prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
-        except (BadImage, TfpipeError, OSError) as error:
-            return first_line(error).removeprefix(f"{file} ")
+            for file in batch:
+                yield {"file": file, **({"reason": reasons[file]} if file in reasons else {"top": next(guesses)})}
 
     def _guess(self, images: list[PreparedImage], top: int) -> Iterator[list[dict[str, Any]]]:
         import tensorflow as tf

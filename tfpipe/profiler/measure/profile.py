@@ -32,16 +32,8 @@ from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.measure import option_costs
+from tfpipe.profiler.measure import option_costs, simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_function
-from tfpipe.profiler.measure.simulated_accelerator import (
-    MIN_WARM_UP_S,
-    Accelerator,
-    compute_step_timing,
-    drive,
-    is_settled,
-    make_timeline,
-)
 from tfpipe.profiler.measure.textbook import BuiltStage, TensorFlowPipeline
 from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
@@ -188,7 +180,7 @@ def profile_pipeline(
     data: Manifest | Source,
     split: str | None,
     config: PipelineConfig,
-    accelerator: Accelerator,
+    accelerator: simulated_accelerator.Accelerator,
     run_config: ProfileConfig | None = None,
     observer: Observer | None = None,
     customize: Customize | None = None,
@@ -230,7 +222,7 @@ def measure_rate(
     data: Manifest | Source,
     split: str | None,
     config: PipelineConfig,
-    accelerator: Accelerator,
+    accelerator: simulated_accelerator.Accelerator,
     run_config: ProfileConfig,
     customize: Customize | None = None,
     functions: Functions | None = None,
@@ -245,7 +237,7 @@ def make_trial(
     data: Manifest | Source,
     split: str | None,
     config: PipelineConfig,
-    accelerator: Accelerator,
+    accelerator: simulated_accelerator.Accelerator,
     seconds: float,
     customize: Customize | None = None,
 ) -> Run:
@@ -314,7 +306,7 @@ def _describe(run: _Run, started: float, plan: BatchPlan, info: DatasetInfo) -> 
         warm_up_s=run.steps[0].begins_s - started,
         config=config,
         dataset=info,
-        timeline=make_timeline(run.steps),
+        timeline=simulated_accelerator.make_timeline(run.steps),
         fill_s=run.fill_s,
     )
 
@@ -420,7 +412,7 @@ class _Run:
 
 def _run(
     pipeline: TensorFlowPipeline | NumpyPipeline,
-    accelerator: Accelerator,
+    accelerator: simulated_accelerator.Accelerator,
     config: ProfileConfig,
     plan: BatchPlan,
     observer: Observer,
@@ -428,7 +420,7 @@ def _run(
     """Fills a cache if there is one, warms up, measures the steps of the accelerator, and frees the whole pipeline."""
     fill_steps = plan.steps_per_epoch if plan.config.cache != "none" and not is_filled(plan) else 0
     earlier_peak = host_limits.peak_memory_bytes()  # this process may have used more memory before
-    steps = enumerate(drive(pipeline.open(), accelerator), 1)
+    steps = enumerate(simulated_accelerator.drive(pipeline.open(), accelerator), 1)
     references: list[Any] = [steps]
     clocks = pipeline.clocks or Clocks()
     count, first = next(steps)
@@ -437,7 +429,8 @@ def _run(
         for count, step in steps:
             passed_s = step.begins_s - first.begins_s
             observer.progress(Progress(count, fill_steps, "steps"))
-            too_long = passed_s >= MIN_WARM_UP_S and passed_s / (count - 1) * fill_steps > config.max_fill_s
+            all_s = passed_s / (count - 1) * fill_steps
+            too_long = passed_s >= simulated_accelerator.MIN_WARM_UP_S and all_s > config.max_fill_s
             if count >= fill_steps or too_long:
                 break
     is_filling, begins = count < fill_steps, [] if fill_steps else [first.begins_s]
@@ -446,7 +439,7 @@ def _run(
         begins.append(begin.begins_s)
         passed_s = begin.begins_s - begins[0]
         observer.progress(Progress(round(passed_s), unit="s"))
-        if passed_s >= config.max_warm_up_s or is_settled(begins):
+        if passed_s >= config.max_warm_up_s or simulated_accelerator.is_settled(begins):
             break
     measured = [begin]
     observer.phase(f"Measuring for {config.seconds:g} s")
@@ -465,6 +458,6 @@ def _run(
     thread = threading.Thread(target=references.clear, name="drop iterator")
     thread.start()
     thread.join(timeout=_DROP_S)
-    timing = compute_step_timing(measured, accelerator)
+    timing = simulated_accelerator.compute_step_timing(measured, accelerator)
     fill_s = max(fill_steps - count, 0) * timing.wall_s / timing.steps
     return _Run(first, measured, both, hosts, timing, fill_s, peak_bytes)
