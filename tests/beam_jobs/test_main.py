@@ -1,8 +1,6 @@
 """`python -m beam_jobs`: the commands that are jobs, and what their worker processes load."""
 
 import os
-import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,11 +12,7 @@ from beam_jobs.config import ShardConfig
 from tests.beam_jobs.commands import run_python
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
-from tests.conftest import Ran
-from tfpipe.cli.main import main
 from tfpipe.format.image_form import ImageForm
-
-BeamJobs = Callable[..., Ran]
 
 
 def test_every_option_reaches_the_job(monkeypatch) -> None:
@@ -44,32 +38,18 @@ def test_every_option_reaches_the_job(monkeypatch) -> None:
     ]
 
 
-@pytest.fixture
-def beam_jobs(monkeypatch, capfd: pytest.CaptureFixture[str]) -> BeamJobs:
-    """Runs `python -m beam_jobs ...` in this process, through its entry point."""
-
-    def run(*args: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["beam_jobs", *args])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main(jobs, "python -m beam_jobs")
-        return Ran(int(stop.value.code or 0), *capfd.readouterr())
-
-    return run
-
-
-def test_it_makes_the_dataset_of_tfpipe_shard(tmp_path: Path, beam_jobs: BeamJobs) -> None:
+def test_it_makes_the_dataset_of_tfpipe_shard(tmp_path: Path) -> None:
     source, output = write_files(tmp_path / "my photos", make_photos({"cat": 7, "dog": 6})), tmp_path / "out"
     options = "--splits a=0.7,b=0.3 --num-shards 2 --seed 5 --encoding jpeg --workers 1"
-    done = beam_jobs("shard", str(source), str(output), *options.split())
-    assert done.code == 0, done.err
-    assert done.out.splitlines()[-1].startswith(f"{output} is complete: ")
+    done = run_python("-m", "beam_jobs", "shard", source, output, *options.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"{output} is complete: ")
     form = ImageForm(encoding="jpeg")
     make_dataset(source, tmp_path / "other", splits={"a": 0.7, "b": 0.3}, num_shards=2, seed=5, form=form)
     assert read_tree(output) == read_tree(tmp_path / "other")
-    done = beam_jobs("shard", "a")
-    assert (done.code, done.out) == (2, "")
-    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT" in done.err
+    done = run_python("-m", "beam_jobs", "shard", "a")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT" in done.stderr
 
 
 NOTE_IMPORTS = """
