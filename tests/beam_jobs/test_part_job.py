@@ -179,14 +179,9 @@ def kill_at_random(source: Path, output: Path, parts: int, rng: random.Random, m
     return kills
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Path:
-    return write_many(tmp_path_factory.mktemp("many") / "photos", 300)
-
-
 @pytest.mark.parametrize(("kills", "parts"), [(2, 2), pytest.param(100, 8, marks=pytest.mark.slow)])
-def test_parts_killed_at_random_give_the_bytes_of_one_process(rng, many, tmp_path, kills: int, parts: int) -> None:
-    done = 0
+def test_parts_killed_at_random_give_the_bytes_of_one_process(rng, tmp_path, kills: int, parts: int) -> None:
+    many, done = write_many(tmp_path / "photos", 300), 0
     make_dataset(many, tmp_path / "straight", num_shards=60)
     expected = read_tree(tmp_path / "straight")
     while done < kills:

@@ -58,11 +58,6 @@ def straight(photos: Path, tmp_path_factory) -> Path:
     return output
 
 
-@pytest.fixture
-def done(straight: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(straight, tmp_path / "out"))
-
-
 @pytest.mark.parametrize(("beam_args", "workers"), [((), 2), ((), 0), (THREADS, 1)])
 def test_the_same_bytes_whoever_does_the_work(photos, straight, tmp_path, beam_args, workers):
     assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
@@ -126,7 +121,8 @@ def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path
                 assert (output / name).read_bytes() == data
 
 
-def test_a_second_run_keeps_everything(photos: Path, done: Path) -> None:
+def test_a_second_run_keeps_everything(photos: Path, straight: Path, tmp_path: Path) -> None:
+    done = Path(shutil.copytree(straight, tmp_path / "out"))
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()}
     for beam_args in ((), THREADS):
         assert run(photos, done, *beam_args, **OPTIONS).kept_shards == 8

@@ -333,17 +333,11 @@ def test_views_mix(pets: str, cats: str) -> None:
     assert {name for name in names if "dog" in name}
 
 
-@pytest.fixture(scope="module")
-def owls_once(small_dataset: Path, tmp_path_factory) -> Path:
-    folder = shutil.copytree(small_dataset, tmp_path_factory.mktemp("owls") / "pets")
-    add_view(folder, "owls", "label <> 'dog'", weights="label_id")
-    return folder
-
-
 @pytest.fixture
-def owls(owls_once: Path, tmp_path: Path) -> str:
+def owls(pets: str) -> str:
     """The view of all but the dogs: 8 of 12 records for training, 2 of 3 for validation, in two shards each."""
-    return f"{shutil.copytree(owls_once, tmp_path / 'pets')}@owls"
+    add_view(pets, "owls", "label <> 'dog'", weights="label_id")
+    return f"{pets}@owls"
 
 
 def test_an_export_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe) -> None:

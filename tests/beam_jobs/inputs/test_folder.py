@@ -281,12 +281,6 @@ def test_an_input_that_is_not_a_folder_is_refused(tmp_path: Path, name: str, fau
     )
 
 
-@pytest.fixture
-def side_by_side(monkeypatch) -> None:
-    """Lets several processes read archives of any size."""
-    monkeypatch.setattr(folder_input, "_SIDE_BY_SIDE_FROM_BYTES", 0)
-
-
 def write_archives(folder: Path, count: int) -> Path:
     """Writes archives of three kinds in turn, with one image more in each, and two loose files."""
     for k in range(count):
@@ -298,21 +292,16 @@ def write_archives(folder: Path, count: int) -> Path:
     return write_files(folder, {"loose/1.jpg": b"1", "loose/.hidden": b"2"})
 
 
-@pytest.mark.usefixtures("side_by_side")
-def test_several_processes_list_the_same_in_the_same_order(tmp_path: Path) -> None:
+def test_several_processes_list_the_same_in_the_same_order_and_name_a_damaged_archive(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(folder_input, "_SIDE_BY_SIDE_FROM_BYTES", 0)
     source = str(write_archives(tmp_path, 7))
     by_one, by_two = list_tree(source, workers=1), list_tree(source, workers=2)
     assert list(by_one.images) == list(by_two.images)
     assert len(by_one.images) == 1 + sum(range(8))
     assert by_one.skipped == by_two.skipped == {"*.txt": 5, "hidden": 1}
-
-
-@pytest.mark.usefixtures("side_by_side")
-def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
-    source = write_archives(tmp_path, 3)
-    (source / "class9.zip").write_bytes(b"PK no zip")
-    message = f"{source / 'class9.zip'} is damaged or is not a valid archive of its kind (File is not a zip file)."
-    assert refusal(DataError, list_tree, str(source), workers=2) == message
+    (tmp_path / "class9.zip").write_bytes(b"PK no zip")
+    message = f"{source}/class9.zip is damaged or is not a valid archive of its kind (File is not a zip file)."
+    assert refusal(DataError, list_tree, source, workers=2) == message
 
 
 def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path: Path) -> None:

@@ -89,18 +89,12 @@ def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
-@pytest.fixture
-def sparse(tmp_path: Path) -> Path:
-    """Returns six images. With one image to a shard, the first, the third and the last shard come out empty."""
-    return write_files(tmp_path / "in", make_photos({"a": 6}) | {f"a/00{k}.jpg": b"bad" for k in (0, 2, 5)})
-
-
-SPARSE = {"num_shards": 6, "shuffle": False, "max_bad": 3}
-
-
-def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    manifest = make_dataset(sparse, output, **SPARSE)
+def test_empty_shards_are_left_out_and_the_others_renumbered(tmp_path: Path) -> None:
+    """With one image to a shard, the first, the third and the last shard come out empty."""
+    files = make_photos({"a": 6}) | {f"a/00{k}.jpg": b"bad" for k in (0, 2, 5)}
+    source, output = write_files(tmp_path / "in", files), tmp_path / "out"
+    options = {"num_shards": 6, "shuffle": False, "max_bad": 3}
+    manifest = make_dataset(source, output, **options)
     names = [f"train-0000{k}-of-00003" for k in range(3)]
     assert [shard.file for shard in manifest.splits["train"].shards] == [f"{name}.tfrecord" for name in names]
     assert sorted(path.stem for path in output.glob("*.tfrecord")) == names
@@ -108,10 +102,10 @@ def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_p
         assert sorted(path.stem for path in (output / "index").glob(f"*.{suffix}")) == names
     assert [*read_images(output)] == ["a/001.jpg", "a/003.jpg", "a/004.jpg"]
     before = read_tree(output)
-    assert make_dataset(sparse, output, **SPARSE) == manifest
+    assert make_dataset(source, output, **options) == manifest
     assert read_tree(output) == before
     (output / "train-00001-of-00003.tfrecord").write_bytes(b"damaged")
-    make_dataset(sparse, output, **SPARSE)
+    make_dataset(source, output, **options)
     assert read_tree(output) == before
 
 
