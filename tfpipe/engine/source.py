@@ -209,13 +209,14 @@ def tfrecord_files(
             kind = numbers if isinstance(value, np.ndarray) else "bytes"
             specs.append(FeatureSpec(name, kind, () if value is not None and len(value) == 1 else None))
         schema = Schema(tuple(specs))
-    image_key = next((key for key in _IMAGE_KEYS if _has_one_value(schema, key, "bytes")), None)
+    single = {spec.name: spec.dtype for spec in schema.features if spec.shape == ()}
+    image_key = next((key for key in _IMAGE_KEYS if single.get(key) == "bytes"), None)
     if image_key is None:
         raise FormatError(
             f"A record must have an image under one of {', '.join(_IMAGE_KEYS)}; the first of {first_file} has "
             f"{', '.join(sorted(features)) or 'nothing'}."
         )
-    label_key = next((key for key in _LABEL_KEYS if _has_one_value(schema, key, "int64")), None)
+    label_key = next((key for key in _LABEL_KEYS if single.get(key) == "int64"), None)
     return Source(
         name=pattern,
         files=tuple(files),
@@ -263,7 +264,3 @@ def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
     raise DataError(f"None of {len(files)} files, from {files[0]} on, has a record.")
-
-
-def _has_one_value(schema: Schema, key: str, dtype: DType) -> bool:
-    return key in schema and schema[key].dtype == dtype and schema[key].shape == ()

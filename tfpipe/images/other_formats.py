@@ -179,9 +179,19 @@ def _find_table_bytes(flags: bytes) -> int:
 def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
     if kind == "tiff":
         return image.info.get("compression") not in _LOSSY_IN_TIFF
-    if kind == "webp":
-        return _first_webp_frame(data) == b"VP8L"
-    return kind not in ("avif", "heic")  # which are rarely lossless, and no header says so
+    if kind != "webp":
+        return kind not in ("avif", "heic")  # which are rarely lossless, and no header says so
+    position = 12
+    while position + 8 <= len(data):
+        name = data[position : position + 4]
+        if name in (b"VP8 ", b"VP8L"):  # the first frame, lossy or lossless
+            return name == b"VP8L"
+        if name == b"ANMF":
+            position += 8 + 16  # the frame's own chunks follow its position, size and duration
+            continue
+        length = int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + length + (length & 1)
+    return False
 
 
 def _read_webp_size(data: bytes) -> tuple[int, int]:
@@ -195,18 +205,3 @@ def _read_webp_size(data: bytes) -> tuple[int, int]:
         bits = int.from_bytes(data[21:25], "little")
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
-
-
-def _first_webp_frame(data: bytes) -> bytes:
-    """Returns the name of the chunk with the first frame: b"VP8 " (lossy) or b"VP8L"; b"" without a frame."""
-    position = 12
-    while position + 8 <= len(data):
-        name = data[position : position + 4]
-        if name in (b"VP8 ", b"VP8L"):
-            return name
-        if name == b"ANMF":
-            position += 8 + 16  # the frame's own chunks follow its position, size and duration
-            continue
-        length = int.from_bytes(data[position + 4 : position + 8], "little")
-        position += 8 + length + (length & 1)
-    return b""

@@ -18,14 +18,7 @@ from tfpipe.engine.plan import BatchPlan, check_plan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.stage import (
-    Customize,
-    Stages,
-    customize_stages,
-    prefer_textbook,
-    tf_data_options,
-    without_autograph,
-)
+from tfpipe.pipeline.stage import Customize, Stages, prefer_textbook, tf_data_options, without_autograph
 from tfpipe.pipeline.steps import list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
@@ -132,17 +125,21 @@ def build_host_stages(
     """Builds the stages of a host; arguments and errors are those of `build_stages`."""
     config = prefer_textbook(config, customize)
     if isinstance(data, Mixture):
-        return customize_stages(_build_mixture(data, split, config, host), customize)
-    plan = plan_batches(get_source(data, split), config, host)
-    check_plan(plan)
-    if reason := explain_textbook(plan.source, config):
-        check_textbook(plan, reason)
-        plain = [without_autograph(stage) for stage in list_textbook_stages(plan)]
-        stages = Stages(plain, tf_data_options(config, config.keeps_order))
+        stages = _build_mixture(data, split, config, host)
     else:
-        check_engine(config)
-        stages = _build_by_engine(plan, open_maker(plan))
-    return customize_stages(stages, customize)
+        plan = plan_batches(get_source(data, split), config, host)
+        check_plan(plan)
+        if reason := explain_textbook(plan.source, config):
+            check_textbook(plan, reason)
+            plain = [without_autograph(stage) for stage in list_textbook_stages(plan)]
+            stages = Stages(plain, tf_data_options(config, config.keeps_order))
+        else:
+            check_engine(config)
+            stages = _build_by_engine(plan, open_maker(plan))
+    customized = stages if customize is None else customize(stages)
+    if not isinstance(customized, Stages) or not customized:
+        raise ConfigError(f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}.")
+    return customized
 
 
 def choose_epochs(

@@ -14,17 +14,8 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.units import parse_bytes, shorten
 
 STAGE_NAMES = (
-    "list",
-    "read",
-    "shuffle",
-    "parse",
-    "decode",
-    "cache",
-    "repeat",
-    "augment",
-    "batch",
-    "prefetch",
-    "epochs",
+    *("list", "read", "shuffle", "parse", "decode", "cache"),
+    *("repeat", "augment", "batch", "prefetch", "epochs"),
 )
 """The names of all stages, in their usual order; `textbook.py` and `steps.py` say which stand where."""
 
@@ -156,16 +147,6 @@ Customize = Callable[[Stages], Stages]
 def prefer_textbook(config: PipelineConfig, customize: Customize | None) -> PipelineConfig:
     """Chooses the textbook pipeline for stages of the user's own, which treat single records, if `order` is auto."""
     return replace(config, order="throughput") if customize is not None and config.order == "auto" else config
-
-
-def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
-    """Returns the stages after the user's function, if there is one, has changed them."""
-    if customize is None:
-        return stages
-    customized = customize(stages)
-    if not isinstance(customized, Stages) or not customized:
-        raise ConfigError(f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}.")
-    return customized
 
 
 def tf_data_options(config: PipelineConfig, deterministic: bool, busy_threads: int = 0) -> tf.data.Options:

@@ -117,7 +117,10 @@ def decode_images(plan: BatchPlan) -> Stage:
         encoded = features["encoded"]
         if caches_whole(config):
             others = {name: value for name, value in features.items() if name != "encoded"}
-            return {**others, "image": _squeeze(decode_image(encoded, stored), stored, plan.decoded_size, config)}
+            image, size, options = decode_image(encoded, stored), plan.decoded_size, config.augment_options
+            if stored.size != size:  # squeezed to one size, whatever the aspect ratio
+                image = convert_values(resize_image(image, size, options.antialias), "uint8", options)
+            return {**others, "image": image}
         others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width", "seed")}
         if config.augment == "none":
             return {**others, "image": decode_image(encoded, stored)}
@@ -126,14 +129,6 @@ def decode_images(plan: BatchPlan) -> Stage:
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
 
     return Stage("decode", lambda records: map_in_parallel(plan, records, decode), settings, reason)
-
-
-def _squeeze(image: tf.Tensor, stored: StoredImages, size: tuple[int, int], config: PipelineConfig) -> tf.Tensor:
-    """Resizes a whole image to one size, whatever its aspect ratio: uint8 [*size, 3]."""
-    if stored.size == size:
-        return image
-    options = config.augment_options
-    return convert_values(resize_image(image, size, options.antialias), "uint8", options)
 
 
 def find_crop(

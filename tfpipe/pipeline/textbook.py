@@ -17,7 +17,7 @@ from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import augment_images, batch_examples, decode_images, parse_records, prefetch_batches
-from tfpipe.system.hash_permutation import FILES, IntArray, key_of
+from tfpipe.system.hash_permutation import FILES, key_of
 from tfpipe.system.units import human_bytes, parse_bytes
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,13 @@ def _list_files(plan: BatchPlan) -> Stage:
     """Lists this host's files in a new order every epoch; in evaluation this host's part of each file, in order."""
     settings = {"files": len(plan.source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
     if not plan.config.training:
-        files, firsts, counts = _share_records(plan)
+        files = np.arange(len(plan.source.files))
+        firsts, counts = np.zeros(len(files), np.int64), np.full(len(files), -1, np.int64)  # as if nobody counted
+        if plan.source.shard_records is not None:
+            bases, share = plan.source.bases, plan.host.share(plan.source.num_records or 0)
+            firsts, ends = np.clip(bases[:-1], share.start, share.stop), np.clip(bases[1:], share.start, share.stop)
+            files = np.flatnonzero(ends > firsts)
+            firsts, counts = (firsts - bases[:-1])[files], (ends - firsts)[files]
         shares = (tf.constant(np.array(plan.source.files)[files]), tf.constant(firsts), tf.constant(counts))
         reason = "every record once, an equal share for each host"
         return Stage("list", lambda _: tf.data.Dataset.from_tensor_slices(shares), settings, reason)
@@ -99,17 +105,6 @@ def _list_files(plan: BatchPlan) -> Stage:
         return files.map(lambda file: (file, tf.constant(0, tf.int64), tf.constant(-1, tf.int64)))
 
     return Stage("list", apply, {**settings, "order": "throughput"}, "files in a new order every epoch")
-
-
-def _share_records(plan: BatchPlan) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns this host's share of an evaluation: each file's number, first record, and count, -1 if nobody counted."""
-    if plan.source.shard_records is None:
-        files = np.arange(len(plan.source.files))
-        return files, np.zeros(len(files), np.int64), np.full(len(files), -1, np.int64)
-    bases, share = plan.source.bases, plan.host.share(plan.source.num_records or 0)
-    firsts, ends = np.clip(bases[:-1], share.start, share.stop), np.clip(bases[1:], share.start, share.stop)
-    files = np.flatnonzero(ends > firsts)
-    return files, (firsts - bases[:-1])[files], (ends - firsts)[files]
 
 
 def _read_files(plan: BatchPlan) -> Stage:

@@ -61,8 +61,6 @@ class ExactSampler:
         start_step: int = 0,
         rank: tuple[int, int] | DeviceMesh | None = None,
     ) -> None:
-        check_count("batch_size", batch_size, 1)
-        check_count("block_records", block_records, 1)
         check_count("start_step", start_step)
         Seed().check("seed", seed)
         if not isinstance(data, Integral):
