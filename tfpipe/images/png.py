@@ -115,9 +115,15 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
 
 def verify_png(header: PngHeader) -> None:
     """Inflates the image data, and checks its length and its filters; the checksums of chunks cover other damage."""
-    passes = _list_passes(header)
-    inflater = zlib.decompressobj()
-    offset, total = 0, passes[-1][1]
+    samples = {_RGB: 3, _GRAY_ALPHA: 2, _RGBA: 4}.get(header.color_type, 1)
+    passes, total = [], 0  # of each with pixels its start and end in the inflated data, and the length of a row
+    for left, top, across, down in _ADAM7 if header.interlaced else _ONE_PASS:
+        width, height = -(-(header.width - left) // across), -(-(header.height - top) // down)
+        if width > 0 and height > 0:
+            row = 1 + (width * samples * header.depth + 7) // 8
+            passes.append((total, total + height * row, row))
+            total += height * row
+    inflater, offset = zlib.decompressobj(), 0
     try:
         for start, end in header.image_data:
             packed: bytes = header.data[start:end]
@@ -185,20 +191,6 @@ def _inflate_text(name: bytes, body: bytes, most: int) -> int:
     if size > most:
         raise BadImage(f"PNG whose texts, up to a {name.decode()} chunk, expand to more than {_MAX_TEXT} bytes")
     return size
-
-
-def _list_passes(header: PngHeader) -> list[tuple[int, int, int]]:
-    """Returns for each pass that has pixels its start and end in the inflated data, and the length of a row."""
-    samples = {_RGB: 3, _GRAY_ALPHA: 2, _RGBA: 4}.get(header.color_type, 1)
-    passes, start = [], 0
-    for left, top, across, down in _ADAM7 if header.interlaced else _ONE_PASS:
-        width = -(-(header.width - left) // across)
-        height = -(-(header.height - top) // down)
-        if width > 0 and height > 0:
-            row = 1 + (width * samples * header.depth + 7) // 8
-            passes.append((start, start + height * row, row))
-            start += height * row
-    return passes
 
 
 def _check_filters(piece: bytes, offset: int, passes: list[tuple[int, int, int]]) -> None:

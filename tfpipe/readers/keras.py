@@ -103,8 +103,13 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         index = int(index)
         with self._lock:
             position = self._locate(index)
-            if not index:
-                self._start(position)
+            if not index:  # threads make the batches from here to the end of the epoch
+                if self._ahead is not None:
+                    self._ahead.close()
+                positions = list_positions(position, len(self), goes_on=False)
+                threads, waiting = self.config.max_threads, self.config.prefetch_batches
+                self._ahead = close_at_exit(make_ahead(self._maker, positions, threads, self._finish, waiting))
+                self._next = position
             if self._ahead is None or position != self._next:
                 return self._finish(self._maker.make(*position, self.config.max_threads))
             batch = next(self._ahead)
@@ -142,15 +147,6 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
             self._asks_for_pass = self._begins_epoch = False
         step = begin.step + index
         return Position(begin.epoch + step // len(self), step % len(self))
-
-    def _start(self, position: Position) -> None:
-        """Starts threads that make the batches from a position to the end of its epoch."""
-        if self._ahead is not None:
-            self._ahead.close()
-        positions = list_positions(position, len(self), goes_on=False)
-        threads, waiting = self.config.max_threads, self.config.prefetch_batches
-        self._ahead = close_at_exit(make_ahead(self._maker, positions, threads, self._finish, waiting))
-        self._next = position
 
 
 class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]

@@ -337,11 +337,11 @@ class PipelineConfig:
 
     def to_toml(self) -> str:
         """Returns every option that is not None as TOML."""
-        return toml_json.to_toml(self._table())
+        return toml_json.to_toml(_without_none(asdict(self)))
 
     def to_json(self) -> str:
         """Returns every option that is not None as JSON."""
-        return toml_json.to_json(self._table())
+        return toml_json.to_json(_without_none(asdict(self)))
 
     def to_file(self, path: toml_json.FilePath) -> None:
         """Writes a .toml or .json file in one step, so that a reader never sees a part of it.
@@ -352,10 +352,7 @@ class PipelineConfig:
         Raises:
             ConfigError: The name has another ending, or the file cannot be written.
         """
-        toml_json.write(path, self._table())
-
-    def _table(self) -> dict[str, Any]:
-        return _without_none(asdict(self))
+        toml_json.write(path, _without_none(asdict(self)))
 
 
 def choose_config(config: PipelineConfig | None, changes: Mapping[str, Any]) -> PipelineConfig:
