@@ -52,8 +52,7 @@ class EncodedImages:
     def list_corners(self) -> NDArray[np.float32]:
         """Lists the corners of each crop as fractions of the image, float32 [images, 4]: ymin, xmin, ymax, xmax."""
         corners = np.concatenate((self.boxes[:, :2], self.boxes[:, :2] + self.boxes[:, 2:]), axis=1)
-        shares: NDArray[np.float32] = (corners / np.tile(self.extents, 2)).astype(np.float32)
-        return shares
+        return (corners / np.tile(self.extents, 2)).astype(np.float32)
 
     @contextmanager
     def naming(self, image: int) -> Iterator[None]:
@@ -67,8 +66,7 @@ class EncodedImages:
 
 def make_whole_boxes(extents: IntArray) -> NDArray[np.int32]:
     """Makes boxes of whole images of these heights and widths: int32 [images, 4]."""
-    boxes: NDArray[np.int32] = np.concatenate((np.zeros_like(extents), extents), axis=1).astype(np.int32)
-    return boxes
+    return np.concatenate((np.zeros_like(extents), extents), axis=1).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,7 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
 
 def find_intervals(data: bytes) -> int:
     """Returns 2 for a JPEG with the restart markers of `make_seekable`, 1 for other seekable ones, else 0."""
-    found: int = library.load().tfpipe_find_intervals(data, len(data))
-    return found
+    return int(library.load().tfpipe_find_intervals(data, len(data)))
 
 
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:

@@ -316,22 +316,16 @@ def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Outpu
     name, spec, rows = feature.name, feature.spec, None if is_true_size(plan) else plan.replica_batch_size
     if name in plan.masks:
         return [_Output(name, tf.int32, (rows, *plan.image_size))]
-    if spec.tensor is not None:
-        dtype = tf.dtypes.as_dtype(spec.tensor.dtype)
-        if feature.is_ragged:
-            unknown = feature.num_unknown
-            axes = [
-                _Output(f"{name}{_RAGGED}{axis}", tf.int64, (None if axis else rows,), name, axis)
-                for axis in range(unknown)
-            ]
-            return [_Output(name, dtype, (None, *spec.tensor.shape[unknown:])), *axes]
-        values = _Output(name, dtype, (rows, *feature.shape))
-    elif feature.is_ragged:
-        return [_Output(name, TF_DTYPES[spec.dtype], (None,)), _Output(f"{name}{_RAGGED}0", tf.int64, (rows,), name)]
-    elif feature.multi_hot:
+    dtype = TF_DTYPES[spec.dtype] if spec.tensor is None else tf.dtypes.as_dtype(spec.tensor.dtype)
+    if feature.is_ragged:
+        unknown, shape = range(feature.num_unknown), () if spec.tensor is None else spec.tensor.shape
+        axes = [_Output(f"{name}{_RAGGED}{axis}", tf.int64, (None if axis else rows,), name, axis) for axis in unknown]
+        return [_Output(name, dtype, (None, *shape[len(unknown) :])), *axes]
+    if feature.multi_hot:
         values = _Output(name, tf.float32, (rows, len(spec.names)))
     else:
-        values = _Output(name, TF_DTYPES[spec.dtype], (rows, *(feature.pad_to or spec.shape or ())))
+        sizes = (feature.pad_to or spec.shape or ()) if spec.tensor is None else feature.shape
+        values = _Output(name, dtype, (rows, *sizes))
     if feature.pad_to is None or feature.is_box:
         return [values]
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]

@@ -165,8 +165,7 @@ class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, data: Any) -> None:
         super().__init__()
-        found = [data] if isinstance(data, KerasBatches) else getattr(data, "tfpipe_passes", [])
-        self._passes: list[Any] = found
+        self._passes: list[Any] = [data] if isinstance(data, KerasBatches) else getattr(data, "tfpipe_passes", [])
         if not self._passes:
             raise ConfigError(
                 "`EndFirstEpoch` needs a dataset whose passes end, as `build_dataset(..., epochs=1)` returns it before "

@@ -36,8 +36,7 @@ def key_of(*numbers: int) -> int:
 def make_seeds(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.int32]:
     """Makes the seed of each record in an epoch, int32 [n, 2]: the key of the seed, the epoch and the number."""
     keys = _mix_array((numbers.astype(np.uint64) ^ np.uint64(key_of(EXAMPLE, seed, epoch))) + np.uint64(GAMMA))
-    seeds: npt.NDArray[np.int32] = keys.astype("<u8").view("<i4").astype(np.int32).reshape(-1, 2)
-    return seeds
+    return keys.astype("<u8").view("<i4").astype(np.int32).reshape(-1, 2)
 
 
 def permutation(key: int, size: int) -> IntArray:
