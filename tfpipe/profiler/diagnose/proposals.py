@@ -19,7 +19,6 @@ from tfpipe.profiler.types import (
     DatasetInfo,
     Effort,
     Fix,
-    HostUse,
     OptionValue,
     PipelineProfile,
     StageTiming,
@@ -201,7 +200,7 @@ def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
         return
     cost_us = profile.option_costs.get("cached")
     if dataset.late_caches:
-        if cost_us is not None and decoded_bytes <= compute_cache_room(profile.host):
+        if cost_us is not None and decoded_bytes <= compute_cache_room(profile):
             name = dataset.late_caches[0]  # in its place comes a cache before `augment`
             skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
             left_s = profile.records_per_image * cost_us / 1e6
@@ -217,7 +216,7 @@ def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
 
 def _keep(profile: PipelineProfile, cached: Demand, kind: str, num_bytes: float) -> Iterator[Fix]:
     """Yields a cache of all records, or of as many as fit."""
-    free_bytes, demand = compute_cache_room(profile.host), profile.demand
+    free_bytes, demand = compute_cache_room(profile), profile.demand
     what = "read" if kind == "bytes" else "decoded"
     if num_bytes <= free_bytes:
         reason = f"From the second epoch on nothing is {what}: {human_bytes(num_bytes)} of memory."
@@ -271,9 +270,9 @@ def scale_cpu(profile: PipelineProfile, change: TriedChange) -> Demand | None:
     return demand.scale(dict.fromkeys(OPTION_COST_STAGES, cost_us / now_us))
 
 
-def compute_cache_room(host: HostUse) -> float:
+def compute_cache_room(profile: PipelineProfile) -> float:
     """Returns the bytes that a proposed cache may take."""
-    return _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
+    return _CACHE_SHARE * (profile.host.memory_limit_bytes - profile.host.peak_memory_bytes)
 
 
 def _filter_first(profile: PipelineProfile) -> Iterator[Fix]:
@@ -343,7 +342,7 @@ def _cache_behind(profile: PipelineProfile, stage: StageTiming, takes: str) -> I
     if "augment" in before and profile.config.augment != "none":
         return  # it draws crops
     num_bytes = records * stage.bytes_out_per_image
-    if num_bytes > compute_cache_room(profile.host):
+    if num_bytes > compute_cache_room(profile):
         return
     reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
     cached = demand.without_reading(demand.scale(dict.fromkeys(before, 0.0)).cpu_s)

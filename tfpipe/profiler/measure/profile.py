@@ -37,16 +37,7 @@ from tfpipe.profiler.measure.clocks import HostTime, measure_storage_rate, run_f
 from tfpipe.profiler.measure.textbook import BuiltStage, TensorFlowPipeline
 from tfpipe.profiler.model import NO_IDLE
 from tfpipe.profiler.trials import Changes, Run
-from tfpipe.profiler.types import (
-    LARGE_BATCH,
-    Buffer,
-    DatasetInfo,
-    HostUse,
-    PipelineProfile,
-    StageTiming,
-    Step,
-    StepTiming,
-)
+from tfpipe.profiler.types import LARGE_BATCH, Buffer, DatasetInfo, HostUse, PipelineProfile, StageTiming, Step
 from tfpipe.readers.base import seed_transform
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
@@ -200,8 +191,9 @@ def profile_pipeline(
     info = replace(describe_dataset(data, split, config, pipeline.built), own_stages=pipeline.own_stages)
     started = time.perf_counter()
     run = _run(pipeline, accelerator, run_config, plan, observer)
-    stages = () if pipeline.clocks is None else time_engine(run.times, run.hosts, run.timing.rate, plan)
-    profile = replace(_describe(run, started, plan, info), stages=stages)
+    profile = _describe(run, accelerator, started, plan, info)
+    if pipeline.clocks is not None:
+        profile = replace(profile, stages=time_engine(run.times, run.hosts, profile.images_per_second, plan))
     if profile.step.idle <= NO_IDLE:  # no change makes the training faster
         return replace(profile, buffers=find_buffers(profile, pipeline.built, {}))
     observer.phase("Trying stages and options")
@@ -230,7 +222,7 @@ def measure_rate(
     """Runs the pipeline as `profile_pipeline` does, and returns its rate and the seconds until a cache is full."""
     pipeline, plan = _open(data, split, prefer_textbook(config, customize), customize, functions)
     run = _run(pipeline, accelerator, run_config, plan, Observer())
-    return run.timing.rate, run.fill_s
+    return simulated_accelerator.compute_step_timing(run.steps, accelerator).rate, run.fill_s
 
 
 def make_trial(
@@ -283,8 +275,11 @@ def _open(
     return NumpyPipeline(data, split, config, functions), plan
 
 
-def _describe(run: _Run, started: float, plan: BatchPlan, info: DatasetInfo) -> PipelineProfile:
-    timing, config, every = run.timing, plan.config, host_limits.usable_cpus()
+def _describe(
+    run: _Run, accelerator: simulated_accelerator.Accelerator, started: float, plan: BatchPlan, info: DatasetInfo
+) -> PipelineProfile:
+    timing = simulated_accelerator.compute_step_timing(run.steps, accelerator)
+    config, every = plan.config, host_limits.usable_cpus()
     cores = every if config.cpu_budget is None else config.max_threads
     before, after = run.hosts
     process, others = after.compute_fractions(before, every)
@@ -405,7 +400,6 @@ class _Run:
     steps: list[Step]  # beginning with the last one of the warm-up
     times: Clocked  # the engine's clocks
     hosts: tuple[HostTime, HostTime]
-    timing: StepTiming
     fill_s: float  # until the cache is full
     peak_memory_bytes: int  # since the pipeline began
 
@@ -458,6 +452,5 @@ def _run(
     thread = threading.Thread(target=references.clear, name="drop iterator")
     thread.start()
     thread.join(timeout=_DROP_S)
-    timing = simulated_accelerator.compute_step_timing(measured, accelerator)
-    fill_s = max(fill_steps - count, 0) * timing.wall_s / timing.steps
-    return _Run(first, measured, both, hosts, timing, fill_s, peak_bytes)
+    fill_s = max(fill_steps - count, 0) * (measured[-1].begins_s - begin.begins_s) / (len(measured) - 1)
+    return _Run(first, measured, both, hosts, fill_s, peak_bytes)
