@@ -144,7 +144,6 @@ def test_the_strategy_in_scope_counts(manifest) -> None:
 BATCH, EPOCH = 16, 15  # records of a global batch, steps of an epoch
 LAST_START, STEPS = 30, 34  # two epochs, and as many steps more as a resumed run is followed
 EVALUATED, STEPS_OF_EVALUATION = 250, 4
-STARTS = 5  # places to resume at
 
 Train = Callable[..., list[dict]]
 
@@ -177,7 +176,7 @@ def joined(parts: list[list]) -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
 def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, shades, cpus, workers, rng):
-    starts = rng.sample(range(LAST_START + 1), STARTS)
+    starts = rng.sample(range(LAST_START + 1), 5)
     tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16", "devices"]
     processes = train(cpus, *tasks, *["mesh"] * (cpus == 4), workers=workers)
     steps = joined([process[tasks[0]] for process in processes])
