@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -59,7 +59,6 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-_TESTS_PER_COLLECTION = 20
 _ended = itertools.count(1)
 
 
@@ -82,7 +81,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_runtest_teardown() -> None:
     """Collects what the last tests have left, and looks at what they keep no more."""
-    if next(_ended) % _TESTS_PER_COLLECTION == 0:
+    if next(_ended) % 20 == 0:
         gc.collect()
         gc.freeze()
 
@@ -129,11 +128,8 @@ class Ran(NamedTuple):
         return [line.rstrip() for line in self.out.splitlines()]
 
 
-class Tfpipe(Protocol):
-    """The command, from the fixture of that name."""
-
-    def __call__(self, *args: object, columns: int | None = None) -> Ran:
-        """Runs it."""
+Tfpipe = Callable[..., Ran]
+"""The command, from the fixture of that name."""
 
 
 @pytest.fixture

@@ -16,9 +16,7 @@ HEAVY = (
 
 def run_cli_without(library: str, *commands: tuple[str, ...]) -> Ran:
     """Runs command lines one after the other, up to one that succeeds, as if a library were not installed."""
-    return run_python(
-        "-c",
-        f"""
+    code = f"""
 import sys
 sys.modules[{library!r}] = None
 from tfpipe.cli.main import main
@@ -31,8 +29,8 @@ for args in {commands!r}:
         if not code:
             break
 sys.exit(code)
-""",
-    )
+"""
+    return run_python("-c", code)
 
 
 IMAGES, JOBS = {"numpy", "PIL"}, {"numpy", "PIL", "pyarrow"}
@@ -51,15 +49,13 @@ STEPS: dict[str, set[str]] = {
 
 
 def test_modules_load_no_library_that_they_do_without() -> None:
-    result = run_python(
-        "-c",
-        f"""
+    code = f"""
 import json, sys
 for step in {[*STEPS]!r}:
     exec(step)
     print(json.dumps([step, [name for name in {HEAVY!r} if name in sys.modules]]))
-""",
-    )
+"""
+    result = run_python("-c", code)
     assert result.returncode == 0, result.stderr
     assert {step: set(loaded) for step, loaded in map(json.loads, result.stdout.splitlines())} == STEPS
 
@@ -78,9 +74,7 @@ print(sorted({{"beam_jobs", *{HEAVY}}} & set(sys.modules)))
 
 def test_readers_name_the_extra() -> None:
     # The readers' own tests check that they load no TensorFlow.
-    result = run_python(
-        "-c",
-        """
+    code = """
 import importlib, sys
 sys.modules.update(torch=None, jax=None)
 for module in ("tfpipe.readers.torch", "tfpipe.readers.jax"):
@@ -88,8 +82,8 @@ for module in ("tfpipe.readers.torch", "tfpipe.readers.jax"):
         importlib.import_module(module)
     except ImportError as error:
         print(f"{type(error).__name__}: {error}")
-""",
-    )
+"""
+    result = run_python("-c", code)
     assert result.stdout.splitlines() == [
         f"MissingDependencyError: `tfpipe.readers.{library}` needs {name}. Install it with: pip install '.[{library}]' "
         "in a checkout of tfpipe."
@@ -180,15 +174,12 @@ def test_public_names_load_and_are_listed_and_an_unknown_one_is_an_attribute_err
 
 def test_a_small_job_loads_neither_masked_arrays_nor_what_starts_processes(tmp_path: Path) -> None:
     """NumPy's masked arrays cost a twentieth of the command, and a fork server more than half of it."""
-    result = run_python(
-        "-c",
-        """
+    code = """
 import sys
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 shard_job.run(ShardConfig("sample_data", sys.argv[1]))
 print([name for name in ("numpy.ma", "multiprocessing") if name in sys.modules])
-""",
-        str(tmp_path / "out"),
-    )
+"""
+    result = run_python("-c", code, str(tmp_path / "out"))
     assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -186,17 +186,14 @@ def test_sums_in_headers_have_limits(tmp_path: Path) -> None:
     }
 
 
-def _write_bmp(pixels: NDArray[np.uint16]) -> bytes:
-    """Writes a BMP of 5, 6 and 5 bits, from the last row to the first."""
-    height, width = pixels.shape
-    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 16, 3, pixels.nbytes, 0, 0, 0, 0)
-    masks = struct.pack("<III", 0xF800, 0x07E0, 0x001F)
-    return b"BM" + struct.pack("<IHHI", 66 + pixels.nbytes, 0, 0, 66) + head + masks + pixels[::-1].tobytes()
-
-
 def test_rare_files_of_other_formats(tmp_path: Path) -> None:
+    pixels = np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)
+    head = struct.pack(
+        "<IHHIIiiHHIIiiII", 66 + pixels.nbytes, 0, 0, 66, 40, 16, 16, 1, 16, 3, pixels.nbytes, 0, 0, 0, 0
+    )
+    masks = struct.pack("<III", 0xF800, 0x07E0, 0x001F)  # 5, 6 and 5 bits
     images = {
-        "565.bmp": _write_bmp(np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)),
+        "565.bmp": b"BM" + head + masks + pixels[::-1].tobytes(),  # from the last row to the first
         "planar.tif": write_planes([bytes(128)] * 3, (8, 8)),
         "32.tif": save_image(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
     }

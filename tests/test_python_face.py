@@ -45,7 +45,6 @@ WITH_CONFIG: list[Callable[..., object]] = [
     *(tfpipe.build_dataset, tfpipe.build_stages, tfpipe.steps_per_epoch, distribute, distribute_over_mesh),
     *(TorchBatches, open_jax, KerasBatches, NumpyBatches, GrainBatches),
 ]
-WITHOUT_CONFIG: list[Callable[..., object]] = [tfpipe.data_source, RecordSource]
 
 
 @pytest.mark.parametrize("function", WITH_CONFIG)
@@ -81,7 +80,7 @@ def test_options_stand_in_place_of_a_config_or_change_it(small_dataset: Path) ->
         NumpyBatches(small_dataset, "train", CONFIG, batch_size=0)
 
 
-@pytest.mark.parametrize("function", WITHOUT_CONFIG)
+@pytest.mark.parametrize("function", [tfpipe.data_source, RecordSource])
 def test_records_by_number_take_the_same(function: Callable[..., object], small_dataset: Path) -> None:
     for data in (tfpipe.load_manifest(small_dataset), small_dataset, str(small_dataset)):
         assert function(data, "train") is not None
@@ -98,9 +97,7 @@ def test_what_opens_a_dataset_refuses_another_type() -> None:
 
 def test_a_missing_framework_is_a_sentence() -> None:
     names = ("build_dataset", "distribute_dataset", "steps_per_epoch", "masked_sum")
-    done = run_python(
-        "-c",
-        f"""
+    code = f"""
 import sys
 sys.modules["tensorflow"] = None
 import tfpipe
@@ -109,8 +106,8 @@ for name in {names}:
         getattr(tfpipe, name)
     except tfpipe.errors.MissingDependencyError as error:
         print(error)
-""",
-    )
+"""
+    done = run_python("-c", code)
     for name, line in zip(names, done.stdout.splitlines(), strict=True):
         assert line.startswith(f"`tfpipe.{name}` needs TensorFlow. Install it with: pip install ")
 

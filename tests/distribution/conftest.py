@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-TPU_VARIABLES = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TF_CONFIG")
 CLASSES, RECORDS = 5, 250
 
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch) -> None:
-    for name in TPU_VARIABLES:
+    for name in ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -69,12 +68,11 @@ class Machine:
         import tensorflow as tf
 
         self.devices: dict[str, int] = {"CPU": 1}
-        self.capability: tuple[int, int] | None = (8, 0)
+        self.details: dict[str, tuple[int, int]] = {"compute_capability": (8, 0)}
         self.calls: list = []
-        self.names: dict = {"TPU_NAME": None}
         for function in ("list_physical_devices", "list_logical_devices", "get_visible_devices"):
             monkeypatch.setattr(tf.config, function, self.list)
-        monkeypatch.setattr(tf.config.experimental, "get_device_details", self.details)
+        monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda _: self.details)
         monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: self.calls.append("connect"))
         monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda _: self.calls.append("initialize"))
         for name in ("OneDeviceStrategy", "MirroredStrategy", "TPUStrategy", "MultiWorkerMirroredStrategy"):
@@ -87,9 +85,6 @@ class Machine:
             if kind in (None, device_type)
             for i in range(count)
         ]
-
-    def details(self, _: object) -> dict:
-        return {} if self.capability is None else {"compute_capability": self.capability}
 
     def strategy(self, name: str) -> type:
         calls = self.calls

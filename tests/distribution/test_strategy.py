@@ -259,7 +259,7 @@ def policy() -> Iterator[object]:
 )
 @pytest.mark.parametrize("given", [True, False])
 def test_precision_fits_the_device(machine, policy, devices, capability, precision, name, given):
-    machine.devices, machine.capability = devices, capability
+    machine.devices, machine.details = devices, {"compute_capability": capability} if capability else {}
     assert strategies.set_precision(precision, strategies.resolve_strategy() if given else None) == name
     assert policy() == name
 
