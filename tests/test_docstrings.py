@@ -45,40 +45,31 @@ def find_faults(source: str) -> list[Fault]:
             faults += list(check_fields(node))
         if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
             line = node.body[0].lineno
-            faults += [(line, sentence) for sentence in (check_start(node, text), check_banned(text)) if sentence]
+            if sentence := check_start(node, text):
+                faults.append((line, sentence))
+            if banned := re.match(rf"({BANNED})\b", text):
+                faults.append((line, f"The docstring begins with {banned[0]!r}: begin with a verb or a noun phrase."))
             faults += [(line + offset, sentence) for offset, sentence in check_sections(text)]
     return sorted(set(faults))
 
 
-def check_start(node: ast.AST, text: str) -> str | None:
+def check_start(node: ast.Module | ast.ClassDef | Function, text: str) -> str | None:
     """Returns the sentence for a function that begins without a verb, or another docstring without an article."""
     first, second, *_ = *re.split(r"[\s,.:;]+", text, maxsplit=2), "", ""
-    if isinstance(node, ast.ClassDef):
-        name, kind = node.name, "class"
-    elif isinstance(node, Function):
-        name, kind = node.name, "function"
-        decorators = {get_last_name(decorator) for decorator in node.decorator_list}
-        if decorators & {"command", "group"}:
-            return None
-        if decorators & {"abstractproperty", "cached_property", "property"}:
-            kind = "property"
-    else:
+    decorators = {get_last_name(decorator) for decorator in getattr(node, "decorator_list", ())}
+    if isinstance(node, ast.Module) or decorators & {"command", "group"}:
         return None
-    if kind == "function":
-        if first in VERBS and second != "of":
-            return None
-        if first in VERBS:
-            return f"{name} begins with '{first} of', where {first!r} is a noun: begin with a verb."
-        return f"{name} begins with {first!r}, which is not in VERBS: begin with a verb; if it is one, add it."
-    if first in ARTICLES:
-        return None
-    return f"{name}, a {kind}, begins with {first!r}: begin with an article, one of {', '.join(ARTICLES)}."
-
-
-def check_banned(text: str) -> str | None:
-    if banned := re.match(rf"({BANNED})\b", text):
-        return f"The docstring begins with {banned[0]!r}: begin with a verb or a noun phrase."
-    return None
+    if isinstance(node, ast.ClassDef) or decorators & {"abstractproperty", "cached_property", "property"}:
+        kind = "class" if isinstance(node, ast.ClassDef) else "property"
+        advice = f"begin with an article, one of {', '.join(ARTICLES)}."
+        return None if first in ARTICLES else f"{node.name}, a {kind}, begins with {first!r}: {advice}"
+    if first not in VERBS:
+        return f"{node.name} begins with {first!r}, which is not in VERBS: begin with a verb; if it is one, add it."
+    return (
+        f"{node.name} begins with '{first} of', where {first!r} is a noun: begin with a verb."
+        if second == "of"
+        else None
+    )
 
 
 def check_sections(text: str) -> Iterator[Fault]:
@@ -104,7 +95,8 @@ def check_sections(text: str) -> Iterator[Fault]:
 def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
     """Yields strings below fields, and wrong entries of a dataclass that documents its fields, as options must."""
     for field, below in zip(node.body, node.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and is_text(below.value):
+        is_text = isinstance(below, ast.Expr) and isinstance(getattr(below.value, "value", None), str)
+        if isinstance(field, ast.AnnAssign) and is_text:
             yield below.lineno, f"A string below a field of {node.name}: use its `Attributes:` section."
     if node.name.startswith("_") or "dataclass" not in {get_last_name(item) for item in node.decorator_list}:
         return
@@ -116,22 +108,21 @@ def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
         and not item.target.id.startswith("_")
         and "ClassVar" not in ast.unparse(item.annotation)
     ]
-    entries = list(get_attributes(ast.get_docstring(node) or ""))
+    entries = get_attributes(ast.get_docstring(node) or "")
     if not entries and not node.name.endswith(("Config", "Options")):
         return
-    for name, entry in get_attributes(ast.get_docstring(node) or "").items():
+    for name, entry in entries.items():
         first = re.split(r"[\s,.:;]", entry, maxsplit=1)[0]
         if first not in ARTICLES:
             yield node.lineno, f"The entry of {node.name}.{name} begins with {first!r}: begin with an article."
-    if fields != entries:
-        for name in fields:
-            if name not in entries:
-                yield node.lineno, f"{node.name}.{name} has no entry in `Attributes:`."
-        for name in entries:
-            if name not in fields:
-                yield node.lineno, f"{node.name} has an entry for {name} in `Attributes:`, which is not a field."
-        if sorted(fields) == sorted(entries):
-            yield node.lineno, f"{node.name} has its entries in `Attributes:` in another order than its fields."
+    for name in fields:
+        if name not in entries:
+            yield node.lineno, f"{node.name}.{name} has no entry in `Attributes:`."
+    for name in entries:
+        if name not in fields:
+            yield node.lineno, f"{node.name} has an entry for {name} in `Attributes:`, which is not a field."
+    if sorted(fields) == sorted(entries) and fields != list(entries):
+        yield node.lineno, f"{node.name} has its entries in `Attributes:` in another order than its fields."
 
 
 def get_attributes(text: str) -> dict[str, str]:
@@ -144,11 +135,6 @@ def get_attributes(text: str) -> dict[str, str]:
 def get_last_name(decorator: ast.expr) -> str:
     """Returns `command` for `@click.command(...)`."""
     return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).rpartition(".")[2]
-
-
-def is_text(node: ast.expr) -> bool:
-    """Tests whether an expression is a string literal."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def find_all_faults(root: Path, paths: list[Path]) -> list[str]:
