@@ -81,23 +81,18 @@ def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None
     options = {"decoded_size": (20, 26), "augment_options": AugmentOptions(flip=False, dct_scaling=False)}
     whole = open_batches(jpegs, augment="none", image_size=(20, 26), augment_options=AugmentOptions(dct_scaling=False))
     cached = open_batches(jpegs, cache="decoded", **options)
+    maker, decoding = cached._maker, Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions())
     for step in STEPS:
         batch, pixels = cached.read(step), whole.read(step)
         assert (batch["image/filename"], batch["image"].shape) == (pixels["image/filename"], (8, 12, 12, 3))
-        for row, (y, x, height, width) in enumerate(find_boxes(cached, step)):
+        position = divmod(step, len(cached))
+        numbers = maker.plan.list_numbers(*position)
+        sizes = maker._cache.sizes[maker._cache.slots[numbers]]
+        boxes = maker.choose_crops(position[0], numbers, sizes, (20, 26), None).boxes
+        for row, (y, x, height, width) in enumerate(boxes.tolist()):
             out = np.empty((12, 12, 3), np.uint8)
-            decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions())
             resize_pixels(pixels["image"][row, y : y + height, x : x + width], out, decoding, flip=False)
             np.testing.assert_array_equal(batch["image"][row], out)
-
-
-def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
-    """Returns the crops of a step, in pixels of the squeezed images."""
-    maker: Any = batches._maker
-    position = divmod(step, len(batches))
-    numbers = maker.plan.list_numbers(*position)
-    sizes = maker._cache.sizes[maker._cache.slots[numbers]]
-    return maker.choose_crops(position[0], numbers, sizes, (20, 26), None).boxes.tolist()
 
 
 @pytest.fixture

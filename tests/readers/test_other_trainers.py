@@ -1,15 +1,13 @@
 """Lightning, Accelerate and the Trainer of Hugging Face take `data_loader` as it is: batches, ranks, and resuming."""
 
-import json
-import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tfpipe
+from tests.conftest import Processes
 from tests.other_libraries import install_libraries
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -96,9 +94,8 @@ for _ in range(2):
         accelerator.backward(find_loss(layer, batch))
         optimizer.step()
         names.append(name(batch))
-with open(f"{folder}/{accelerator.process_index}", "w") as file:
-    json.dump(names, file)
 accelerator.end_training()
+print(json.dumps(names))
 """
 )
 
@@ -155,44 +152,43 @@ def expected(small_dataset: Path) -> list[list[str]]:
     return [[text.decode() for text in batches.read(step)["image/filename"]] for step in range(4 * STEPS)]
 
 
-def run(script: str, environment: dict[str, str], *arguments: object) -> Any:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+Run = Callable[..., Any]
 
 
-def test_lightning(small_dataset: Path, tmp_path: Path, environment: dict[str, str], expected: Any) -> None:
-    whole = run(LIGHTNING, environment, small_dataset, tmp_path / "whole", STEPS)
+@pytest.fixture
+def run(processes: Processes, environment: dict[str, str]) -> Run:
+    """Runs a script, and returns what it prints on its last line."""
+
+    def run(script: str, *arguments: object) -> Any:
+        return processes.finish(processes.start("-c", script, *map(str, arguments), **environment), 280)
+
+    return run
+
+
+def test_lightning(small_dataset: Path, tmp_path: Path, run: Run, expected: Any) -> None:
+    whole = run(LIGHTNING, small_dataset, tmp_path / "whole", STEPS)
     assert whole["names"] == expected[: 3 * STEPS]
     assert whole["validated"] == 4  # with the look before the first epoch
     for step in (2, 4, 6):  # within an epoch, and at its end
         checkpoint = tmp_path / "whole" / f"step={step}.ckpt"
-        rest = run(LIGHTNING, environment, small_dataset, tmp_path / f"rest{step}", STEPS, checkpoint)
+        rest = run(LIGHTNING, small_dataset, tmp_path / f"rest{step}", STEPS, checkpoint)
         assert (rest["names"], rest["weights"]) == (whole["names"][step:], whole["weights"])
-    limited = run(LIGHTNING, environment, small_dataset, tmp_path / "limited", 2)
+    limited = run(LIGHTNING, small_dataset, tmp_path / "limited", 2)
     assert limited["names"] == [*expected[:2], *expected[3:5], *expected[6:8]]  # each epoch is one of the run
 
 
-def test_accelerate(small_dataset: Path, tmp_path: Path, environment: dict[str, str], expected: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+def test_accelerate(small_dataset: Path, processes: Processes, environment: dict[str, str], expected: Any) -> None:
+    port = str(processes.free_ports(1)[0])
     common = {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    command = [sys.executable, "-c", ACCELERATE, str(small_dataset), str(tmp_path)]
-    ranks = [
-        subprocess.Popen(command, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True)
-        for rank in "01"
+    started = [
+        processes.start("-c", ACCELERATE, str(small_dataset), "", **common, RANK=rank, LOCAL_RANK=rank) for rank in "01"
     ]
-    for rank in ranks:
-        _, error = rank.communicate(timeout=280)
-        assert rank.returncode == 0, error[-4000:]
-    left, right = (json.loads((tmp_path / rank).read_text()) for rank in "01")
+    left, right = [processes.finish(process, 280) for process in started]
     assert [[*a, *b] for a, b in zip(left, right, strict=True)] == expected[: 2 * STEPS]
 
 
-def test_the_trainer_of_hugging_face(small_dataset: Path, tmp_path: Path, environment: dict[str, str], expected: Any):
-    whole = run(HUGGING_FACE, environment, small_dataset, tmp_path / "whole")
+def test_the_trainer_of_hugging_face(small_dataset: Path, tmp_path: Path, run: Run, expected: Any) -> None:
+    whole = run(HUGGING_FACE, small_dataset, tmp_path / "whole")
     assert whole["names"] == expected[: 3 * STEPS]
-    rest = run(HUGGING_FACE, environment, small_dataset, tmp_path / "rest", tmp_path / "whole" / "checkpoint-4")
+    rest = run(HUGGING_FACE, small_dataset, tmp_path / "rest", tmp_path / "whole" / "checkpoint-4")
     assert rest == {"names": whole["names"][4:], "weights": whole["weights"]}
