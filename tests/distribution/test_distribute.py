@@ -8,15 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import tfpipe
 from tests.distribution.test_mesh import check_mesh
 from tests.refusals import refusal
 from tfpipe.engine.order import Order
 from tfpipe.errors import ConfigError
-
-tf = pytest.importorskip("tensorflow")
-
-import tfpipe  # noqa: E402
 
 CONFIG = tfpipe.PipelineConfig(batch_size=16, image_size=8)
 

@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorflow.experimental import dtensor
 
-tf = pytest.importorskip("tensorflow")
-
-from tensorflow.experimental import dtensor  # noqa: E402
-
-import tfpipe  # noqa: E402
-from tests.distribution.on_mesh import EVALUATE, SIZE, TRAIN, hash_rows  # noqa: E402
-from tests.refusals import refusal  # noqa: E402
-from tfpipe.distribution.mesh import distribute_over_mesh  # noqa: E402
-from tfpipe.engine.host import Host  # noqa: E402
-from tfpipe.errors import ConfigError  # noqa: E402
+import tfpipe
+from tests.distribution.on_mesh import EVALUATE, SIZE, TRAIN, hash_rows
+from tests.refusals import refusal
+from tfpipe.distribution.mesh import distribute_over_mesh
+from tfpipe.engine.host import Host
+from tfpipe.errors import ConfigError
 
 CONFIG = tfpipe.PipelineConfig(**TRAIN)
 PARTS, ROWS = 2, 8  # of the data, and of each part in a batch of 16

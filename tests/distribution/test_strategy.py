@@ -8,14 +8,12 @@ from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
+import tensorflow as tf
 
 from tests.refusals import refusal
+from tfpipe.distribution import strategy as strategies
 from tfpipe.errors import ConfigError
-
-tf = pytest.importorskip("tensorflow")
-
-from tfpipe.distribution import strategy as strategies  # noqa: E402
-from tfpipe.readers.numpy import NumpyBatches  # noqa: E402
+from tfpipe.readers.numpy import NumpyBatches
 
 # Processes of their own
 

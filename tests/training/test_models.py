@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-from tfpipe.engine.config.pipeline_config import PipelineConfig  # noqa: E402
-from tfpipe.errors import ConfigError  # noqa: E402
-from tfpipe.pipeline.device.augment import normalize  # noqa: E402
-from tfpipe.training.models import build_model  # noqa: E402
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.device.augment import normalize
+from tfpipe.training.models import build_model
 
 BYTES = PipelineConfig(batch_size=8, image_size=(32, 40))
 FLOATS = PipelineConfig(batch_size=8, image_size=(32, 40), image_dtype="float32")

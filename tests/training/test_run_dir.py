@@ -11,8 +11,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.training.run_dir import RunDir, Saved, State
