@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from beam_jobs.config import TableColumns
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size, read_batches
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
-from beam_jobs.inputs.read_image import UnreadableError, read_image
+from beam_jobs.inputs.read_image import MAX_SOURCE_BYTES, UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef, PlannedImage, get_mask
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
@@ -66,7 +66,7 @@ def get_row_mask(image: PlannedImage | ImageRef) -> FileRef | None:
     return mask if mask is not None and mask.row_group >= 0 else None
 
 
-def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_bytes: int) -> Iterator[Found]:
+def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell]) -> Iterator[Found]:
     """Yields the bytes of each cell, in the order of their files and rows; `columns` are those that the user names."""
     order = sorted(range(len(cells)), key=lambda position: cells[position][:3])
     for file, positions in groupby(order, lambda position: cells[position].file):
@@ -77,7 +77,7 @@ def read_cells(root: str, columns: TableColumns, cells: Sequence[Cell], max_byte
                 if any(cells[position].is_mask for position in of_file) and not found.mask:
                     raise UnreadableError(f"cannot be read: {file} has changed: it holds no masks")
                 for _, members in groupby(of_file, lambda position: cells[position].row_group):
-                    yield from _read_members(table, found, cells, list(members), path, max_bytes)
+                    yield from _read_members(table, found, cells, list(members), path)
         except (OSError, UnreadableError) as error:  # on opening the file; `_read_members` raises none
             reason = UnreadableError(f"cannot be read: {_shorten(error)}") if isinstance(error, OSError) else error
             yield from ((position, reason) for position in of_file)
@@ -98,7 +98,7 @@ def _open_table(opened: Any, file: str, given: TableColumns) -> tuple[Any, Image
 
 
 def _read_members(
-    table: Any, columns: ImageColumns, cells: Sequence[Cell], positions: list[int], path: str, max_bytes: int
+    table: Any, columns: ImageColumns, cells: Sequence[Cell], positions: list[int], path: str
 ) -> Iterator[Found]:
     """Yields the bytes of cells that lie in one row group, or why they cannot be read."""
     waiting, (file, group, _, size, _) = deque(positions), cells[positions[0]]
@@ -121,7 +121,7 @@ def _read_members(
                 name, row = columns.mask if cell.is_mask else columns.image, cell.row - begin
                 tensors = {} if cell.is_mask else {tensor: batch.column(tensor)[row] for tensor in columns.tensors}
                 image = batch.column(name)[row] if name else None
-                data = _try_to_read(image, tensors, posixpath.dirname(path), max_bytes)
+                data = _try_to_read(image, tensors, posixpath.dirname(path))
                 yield waiting.popleft(), data
             if not waiting:
                 return
@@ -131,23 +131,23 @@ def _read_members(
     yield from ((position, reason) for position in waiting)
 
 
-def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
+def _try_to_read(image: Any, tensors: Mapping[str, Any], folder: str) -> memoryview | UnreadableError:
     """Returns the bytes of an image or of a packed list of images, packed with the tensors if there are any."""
     pieces: list[bytes | memoryview] = []
     try:
         if image is not None:
             read = _read_list if isinstance(image, pa.ListScalar) else _read_one
-            pieces.append(read(image, folder, max_bytes))
+            pieces.append(read(image, folder))
         if tensors:
             pieces.append(pack_tensors(tensors))
         data = pieces[0] if len(pieces) == 1 else pack(pieces)
-        _check_size(len(data), max_bytes)
+        _check_size(len(data))
         return memoryview(data)
     except UnreadableError as error:
         return error
 
 
-def _read_one(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
+def _read_one(scalar: Any, folder: str) -> bytes | memoryview:
     """Returns the bytes of an image in a cell, or of the file that the cell names."""
     path = None
     if isinstance(scalar, pa.StructScalar):
@@ -155,32 +155,32 @@ def _read_one(scalar: Any, folder: str, max_bytes: int) -> bytes | memoryview:
         scalar = scalar["bytes"]
     if scalar.is_valid:
         data = memoryview(scalar.as_buffer()).cast("B")
-        _check_size(len(data), max_bytes)
+        _check_size(len(data))
         return data
     if not path or "\0" in path:
         raise UnreadableError("the row holds neither bytes nor a path")
     if not file_io.lies_below(path, folder):
         raise UnreadableError(f"the row holds no bytes, and its path {path} lies outside of the table's folder")
-    _check_size(file_io.get_size(file_io.join(folder, path)), max_bytes)
+    _check_size(file_io.get_size(file_io.join(folder, path)))
     return read_image(folder, ImageRef(path))
 
 
-def _check_size(size: int, max_bytes: int) -> None:
-    if size > max_bytes:
-        raise UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
+def _check_size(size: int) -> None:
+    if size > MAX_SOURCE_BYTES:
+        raise UnreadableError(f"{size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
 
 
-def _read_list(scalar: Any, folder: str, max_bytes: int) -> bytes:
+def _read_list(scalar: Any, folder: str) -> bytes:
     values = scalar.values if scalar.is_valid else ()
     if not 1 <= len(values) <= MAX_IMAGES:
         raise UnreadableError(f"the row holds {len(values):,} images, and a record has 1 to {MAX_IMAGES:,}")
     images = list[bytes | memoryview]()
     for value in values:
         try:
-            images.append(_read_one(value, folder, max_bytes))
+            images.append(_read_one(value, folder))
         except UnreadableError as error:
             raise UnreadableError(f"image {len(images)}: {error}") from error
-        _check_size(sum(map(len, images)), max_bytes)
+        _check_size(sum(map(len, images)))
     return pack(images)
 
 
@@ -189,7 +189,7 @@ def _shorten(error: Exception) -> str:
     return str(text).splitlines()[0].rstrip(".")
 
 
-def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str, str]) -> None:
+def copy_rows(root: str, columns: TableColumns, file: tuple[str, str]) -> None:
     """Copies the images and the masks of a Parquet file, so that each can be read alone; nothing of a damaged file.
 
     A file counts as damaged if its footer claims more rows than the file has bytes.
@@ -212,7 +212,7 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
             rows = product(range(group.num_rows), enumerate(sizes))  # each mask behind its image
             cells = [Cell(location, number, row, size, bool(column)) for row, (column, size) in rows]
             of_cells, positions = np.full((len(cells), 2), -1, np.int64), list(range(len(cells)))
-            for position, data in _read_members(table, found, cells, positions, path, max_bytes) if cells else ():
+            for position, data in _read_members(table, found, cells, positions, path) if cells else ():
                 if not isinstance(data, UnreadableError):
                     of_cells[position] = out.tell(), len(data)
                     out.write(data)

@@ -8,6 +8,9 @@ from types import MappingProxyType
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from tfpipe.storage import file_io
 
+# A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
+MAX_SOURCE_BYTES = 512 * 2**20
+
 _ZIP_HEADER_BYTES = 30
 _ZIP_NAMES_BYTES = 1024  # for the name and the extra fields that stand before the data; more is rare
 

@@ -17,7 +17,6 @@ from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.plan.plan import DEFAULT_SPLIT, LeftOut
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
-from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from tfpipe.dataset.history import load_history
 from tfpipe.format.digest_groups import DIGEST_BYTES, equal_rows
 from tfpipe.images.errors import BadImage
@@ -80,7 +79,7 @@ _Batch = Sequence[tuple[int, ImageRef]]
 
 def _hash_batch(root: str, columns: TableColumns, batch: _Batch) -> list[_Identity]:
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
-    found = read_cells(root, columns, list_cells([image for _, image in in_rows]), MAX_SOURCE_BYTES)
+    found = read_cells(root, columns, list_cells([image for _, image in in_rows]))
     identities = [
         (in_rows[k][0], hashlib.sha256(data).digest(), -1) for k, data in found if not isinstance(data, UnreadableError)
     ]

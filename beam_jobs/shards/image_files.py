@@ -18,19 +18,11 @@ from beam_jobs.inputs import parquet_images, parquet_tensors
 from beam_jobs.inputs.annotations.segmentation import draw_mask
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, get_mask, list_files
-from beam_jobs.shards.record import (
-    MAX_SOURCE_BYTES,
-    NewRecord,
-    RejectedImage,
-    check_source_size,
-    make_list_features,
-    rejecting,
-)
+from beam_jobs.shards.record import NewRecord, RejectedImage, check_source_size, make_list_features, rejecting
 from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import encode_example
-from tfpipe.format.schema import Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 
@@ -215,16 +207,15 @@ class _Block:
         # From a file with a copy, only a cell that the copy lacks is read, and only once it is taken.
         wanted = [k for k in positions if k == positions.start or self.cells[k].file not in self.header.unpacked]
         num_bytes = 0
-        for k, data in parquet_images.read_cells(
-            self.header.root, self.header.columns, [self.cells[k] for k in wanted], MAX_SOURCE_BYTES
-        ):
+        cells = [self.cells[k] for k in wanted]
+        for k, data in parquet_images.read_cells(self.header.root, self.header.columns, cells):
             self.data[wanted[k]] = data if isinstance(data, UnreadableError) else bytes(data)
             num_bytes += 0 if isinstance(data, UnreadableError) else len(data)
             if num_bytes > 2 * _BLOCK_BYTES:
                 return
 
 
-def _name_images(schema: Schema, planned: PlannedImage, count: int) -> list[str]:
+def _name_images(schema: keys.Schema, planned: PlannedImage, count: int) -> list[str]:
     """Returns the names of a record's several images, after a check of their number."""
     if count > keys.MAX_IMAGES:
         raise RejectedImage("bad", f"it has {count:,} images, and a record has at most {keys.MAX_IMAGES:,}")

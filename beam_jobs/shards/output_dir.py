@@ -15,7 +15,6 @@ from beam_jobs.inputs.parquet_images import copy_rows
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.job import get_versions
-from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
@@ -108,9 +107,10 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
     if shutil.disk_usage(work.output).free < _FREE_FOR_COPIES * num_bytes:
         return {}
     copies = {file: work.path("unpacked", _name_unpacked(file, ".rows")) for file in files}
-    shared = header.root, header.columns, MAX_SOURCE_BYTES
     workers = min(config.workers or usable_cpus(), len(files))
-    for _ in map_unordered(copy_rows, copies.items(), workers if workers > 1 else 0, shared=shared):
+    for _ in map_unordered(
+        copy_rows, copies.items(), workers if workers > 1 else 0, shared=(header.root, header.columns)
+    ):
         pass
     return copies
 

@@ -4,14 +4,11 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from beam_jobs.inputs.read_image import UnreadableError
+from beam_jobs.inputs.read_image import MAX_SOURCE_BYTES, UnreadableError
 from beam_jobs.plan.image_ref import PlannedImage
 from tfpipe.images.errors import BadImage
 from tfpipe.images.normalize import PreparedImage
 from tfpipe.writer.record_form import make_image_features
-
-# A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
-MAX_SOURCE_BYTES = 512 * 2**20
 
 
 class NewRecord(NamedTuple):

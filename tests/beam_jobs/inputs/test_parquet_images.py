@@ -41,9 +41,9 @@ def groups(monkeypatch) -> list[int]:
     return numbers
 
 
-def read_all(path: Path, refs: list[ImageRef], max_bytes: int = 1 << 20) -> list[bytes | str]:
+def read_all(path: Path, refs: list[ImageRef]) -> list[bytes | str]:
     """Returns the bytes of each image, or the reason why there are none."""
-    found = dict(read_cells(str(path.parent), USUAL_COLUMNS, list_cells(refs), max_bytes))
+    found = dict(read_cells(str(path.parent), USUAL_COLUMNS, list_cells(refs)))
     assert sorted(found) == list(range(len(refs)))
     return [str(data) if isinstance(data, UnreadableError) else data for _, data in sorted(found.items())]
 
@@ -54,7 +54,7 @@ def list_refs(path: Path) -> list[ImageRef]:
 
 def copy_all(folder: Path) -> CopiedRows:
     """Copies the rows of `t.parquet` and opens the copy."""
-    copy_rows(str(folder), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(folder / "t.rows")))
+    copy_rows(str(folder), USUAL_COLUMNS, ("t.parquet", str(folder / "t.rows")))
     return CopiedRows(str(folder / "t.rows"))
 
 
@@ -69,7 +69,7 @@ def test_images_come_in_any_order_and_a_row_group_is_read_once(tmp_path: Path, g
     assert read_all(path, list_refs(path)[::-1]) == JPEGS[::-1]
 
 
-def test_a_row_without_bytes_names_a_file_beside_the_table(tmp_path: Path) -> None:
+def test_a_row_without_bytes_names_a_file_beside_the_table(tmp_path: Path, monkeypatch) -> None:
     write_files(tmp_path, {"data/x/1.jpg": JPEGS[1], "2.jpg": JPEGS[2]})
     rows = [
         *({"bytes": JPEGS[0], "path": "x/1.jpg"}, {"bytes": None, "path": "x/1.jpg"}),
@@ -85,7 +85,8 @@ def test_a_row_without_bytes_names_a_file_beside_the_table(tmp_path: Path) -> No
         *("the row holds neither bytes nor a path", "the row holds neither bytes nor a path", b""),
     ]
     path = write_parquet(tmp_path / "t.parquet", [JPEGS[0], {"bytes": None, "path": "2.jpg"}])
-    assert read_all(path, list_refs(path), max_bytes=99) == [
+    monkeypatch.setattr(parquet_images, "MAX_SOURCE_BYTES", 99)
+    assert read_all(path, list_refs(path)) == [
         f"{len(data)} bytes, more than the 99 that one record can hold" for data in (JPEGS[0], JPEGS[2])
     ]
 
@@ -140,7 +141,7 @@ def test_many_shuffled_shards_read_each_row_group_once(tmp_path: Path, monkeypat
 def test_rows_are_copied_only_where_it_pays(tmp_path: Path, monkeypatch) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS)
     copied: list[str] = []
-    monkeypatch.setattr(output_dir, "copy_rows", lambda root, mask, size, file: copied.append(file[0]))
+    monkeypatch.setattr(output_dir, "copy_rows", lambda root, mask, file: copied.append(file[0]))
     make_dataset(path, tmp_path / "few", num_shards=3)
     make_dataset(path, tmp_path / "in_order", num_shards=9, shuffle=False)
     usage = shutil.disk_usage(tmp_path)
