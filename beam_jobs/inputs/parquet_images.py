@@ -114,7 +114,7 @@ def _read_members(
         )
         budget = UNPACKED.renew(GROWTH * sum(chunk.total_compressed_size for chunk in chunks))
         batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, size)))
-        for batch in read_batches(table, None, groups, leaves, batch_rows, budget):
+        for batch in read_batches(table, None, groups, leaves, budget, batch_rows):
             end = begin + batch.num_rows
             while waiting and cells[waiting[0]].row < end:
                 cell = cells[waiting[0]]

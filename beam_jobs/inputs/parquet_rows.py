@@ -23,7 +23,6 @@ from tfpipe.system.budget import Budget
 _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
 _HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # half a surrogate pair, except for the escapes of bytes
-_ROWS_AT_ONCE = 10_000
 
 _OF_IMAGES = frozenset(("image", "images", *keys.BOX_COLUMNS.values()))  # a file with such a column is about images
 _MASK_COLUMNS = ("image/mask", "mask")  # structs like those of images, or the bytes alone
@@ -168,7 +167,7 @@ def read_embedded_rows(
         metadata, row = table.metadata.row_group(group), 0
         size, mask_size = (get_mean_size(metadata, names) for names in (columns.leaves, (columns.mask,)))
         try:
-            for batch in read_batches(table, file, [group], listed, _ROWS_AT_ONCE, budget):
+            for batch in read_batches(table, file, [group], listed, budget):
                 for values in _read_batch(batch, columns):
                     file_path, num_images = values["image"]
                     name = (file_path or "").replace("\\", "/").rpartition("/")[2]
@@ -255,32 +254,28 @@ _VALUE_BYTES = 24  # of a number in a list, which becomes a Python object
 
 
 def read_batches(
-    table: Any, file: Any, groups: Sequence[int], columns: Sequence[str] | None, most_rows: int, budget: Budget
+    table: Any, file: Any, groups: Sequence[int], columns: Sequence[str] | None, budget: Budget, most_rows: int = 10_000
 ) -> Iterator[Any]:
     """Yields batches of bounded size. `file` is None for columns of images, whose longest value takes long to find."""
     for group in groups:
-        rows = _choose_rows(table, file, group, columns, most_rows)
+        metadata = table.metadata.row_group(group)
+        mean = longest = 0
+        for chunk in (metadata.column(k) for k in range(metadata.num_columns)):
+            leaf, num_bytes = chunk.path_in_schema, chunk.total_uncompressed_size
+            if columns is not None and not any(leaf == name or leaf.startswith(f"{name}.") for name in columns):
+                continue
+            num_values = max(1, -(-chunk.num_values // max(1, metadata.num_rows)))  # per row
+            mean += max(num_bytes // max(1, metadata.num_rows), num_values * _VALUE_BYTES)
+            if chunk.physical_type != "BYTE_ARRAY" or not any("DICTIONARY" in kind for kind in chunk.encodings):
+                continue
+            if file is not None and most_rows * num_values * num_bytes > _MOST_BYTES:
+                num_bytes = _find_longest(table, file, group, leaf)
+            longest += num_values * num_bytes
+        most_bytes = _IMAGES_BYTES if file is None else _MOST_BYTES
+        rows = max(1, min(most_rows, _MEAN_BYTES // max(1, mean), most_bytes // max(1, longest)))
         for batch in table.iter_batches(rows, [group], columns, use_threads=False):
             budget.take(bytes=sum(map(_measure, batch.columns)))
             yield batch
-
-
-def _choose_rows(table: Any, file: Any, group: int, columns: Sequence[str] | None, most_rows: int) -> int:
-    metadata = table.metadata.row_group(group)
-    mean = longest = 0
-    for chunk in (metadata.column(k) for k in range(metadata.num_columns)):
-        leaf, num_bytes = chunk.path_in_schema, chunk.total_uncompressed_size
-        if columns is not None and not any(leaf == name or leaf.startswith(f"{name}.") for name in columns):
-            continue
-        num_values = max(1, -(-chunk.num_values // max(1, metadata.num_rows)))  # per row
-        mean += max(num_bytes // max(1, metadata.num_rows), num_values * _VALUE_BYTES)
-        if chunk.physical_type != "BYTE_ARRAY" or not any("DICTIONARY" in kind for kind in chunk.encodings):
-            continue
-        if file is not None and most_rows * num_values * num_bytes > _MOST_BYTES:
-            num_bytes = _find_longest(table, file, group, leaf)
-        longest += num_values * num_bytes
-    most_bytes = _IMAGES_BYTES if file is None else _MOST_BYTES
-    return max(1, min(most_rows, _MEAN_BYTES // max(1, mean), most_bytes // max(1, longest)))
 
 
 def _find_longest(table: Any, file: Any, group: int, leaf: str) -> int:

@@ -27,7 +27,6 @@ from tfpipe.system.budget import DECODED, GROWTH, ROW, Budget, OverBudget
 
 _DELIMITERS = ",;\t"
 _WILDCARD = re.compile(r"[*?[]")
-_ROWS_AT_ONCE = 10_000
 _BESIDE_TABLES = ("/", ".parquet", ".json", ".md", ".txt")
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
 
@@ -279,7 +278,7 @@ def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]
             names = table.schema_arrow.names
             for field in table.schema_arrow if {source.columns.image_column or "image", "images"} & {*names} else ():
                 parquet_rows.check_type(field, source.path)
-            batches = parquet_rows.read_batches(table, file, range(table.num_row_groups), None, _ROWS_AT_ONCE, budget)
+            batches = parquet_rows.read_batches(table, file, range(table.num_row_groups), None, budget)
             rows = (
                 dict(zip(names, cells, strict=True))
                 for batch in batches

@@ -184,7 +184,7 @@ def count_rows(path: Path, *, with_file: bool = True, **limits: int) -> list[int
     with path.open("rb") as file:
         table = pq.ParquetFile(file)
         given = file if with_file else None
-        return [batch.num_rows for batch in read_batches(table, given, [0], None, 1000, Budget(**limits))]
+        return [batch.num_rows for batch in read_batches(table, given, [0], None, Budget(**limits), 1000)]
 
 
 @pytest.mark.parametrize(
