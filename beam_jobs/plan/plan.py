@@ -22,6 +22,9 @@ from tfpipe.format.record_index import MAX_RECORDS
 _ROWS_AT_ONCE = 1 << 13
 _PARALLEL_FORMATS = (".jpg", ".jpeg", ".png")
 
+_Cuts = list[tuple[str, int, int, int]]
+"""Shards as the first fields of a `PlannedShard`."""
+
 
 @dataclass
 class Plan:
@@ -37,28 +40,23 @@ class Plan:
 
     @classmethod
     def make(
-        cls,
-        listing: Listing,
-        images: ImageTable,
-        order: NDArray[np.int64],
-        shards: Sequence[tuple[str, int, int, int]],
-        class_counts: dict[str, list[int]],
+        cls, listing: Listing, images: ImageTable, order: NDArray[np.int64], cuts: _Cuts, classes: dict[str, list[int]]
     ) -> "Plan":
-        """Returns the plan with these shards; the other arguments are as in `Plan`."""
-        counts = [shard[3] for shard in shards]
+        """Returns the plan with these shards; `classes` are the class counts, and the others are as in `Plan`."""
+        counts = [count for *_, count in cuts]
         num_bytes = np.add.reduceat(images.get_numbers("size")[order], [0, *accumulate(counts)][:-1])
         planned: list[PlannedShard] = []
         digests, end = hashlib.sha256(), 0
         lines = _encode(images, order, counts, listing.label_names)
-        for shard, (_, pieces) in zip(shards, groupby(lines, itemgetter(0)), strict=True):
+        for cut, (_, pieces) in zip(cuts, groupby(lines, itemgetter(0)), strict=True):
             begin, digest = end, hashlib.sha256()
             for _, piece in pieces:
                 digest.update(piece)
                 end += len(piece)
             digests.update(digest.digest())
-            planned.append(PlannedShard(*shard, begin, end))
+            planned.append(PlannedShard(*cut, begin, end))
         sizes = tuple(num_bytes.tolist())
-        return cls(listing, images, order, tuple(planned), sizes, class_counts, digests.hexdigest())
+        return cls(listing, images, order, tuple(planned), sizes, classes, digests.hexdigest())
 
     def fits_threads(self, config: ShardConfig, beam_args: Sequence[str]) -> bool:
         """Returns whether threads of this process write the shards: if images are few, and decoders run in parallel."""
@@ -129,7 +127,7 @@ def shard_images(
 
 def _cut_shards(
     images: ImageTable, listing: Listing, splits: Sequence[str], config: ShardConfig, left_out: LeftOut
-) -> tuple[NDArray[np.int64], list[tuple[str, int, int, int]], dict[str, list[int]]]:
+) -> tuple[NDArray[np.int64], _Cuts, dict[str, list[int]]]:
     """Returns the rows of all images shard after shard, the first fields of each `PlannedShard`, and class counts."""
     codes, names = images.get_codes("split")
     numbers = {split: number for number, split in enumerate(splits)}
@@ -146,7 +144,7 @@ def _cut_shards(
         order = images.sort_by_path() if listing.merged is None else np.arange(len(images))
     if len(splits) > 1:
         order = order[np.argsort(of_split[order], kind="stable")]
-    shards: list[tuple[str, int, int, int]] = []
+    shards: _Cuts = []
     class_counts: dict[str, list[int]] = {}
     label_codes, labels = images.get_codes("label")
     for split, (begin, end) in zip(splits, pairwise([0, *accumulate(counts)]), strict=True):
