@@ -81,11 +81,6 @@ class ContentCheck:
         form, image_keys = ImageForm.recorded(manifest.image), manifest.image_keys
         return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign, image_keys)
 
-    @property
-    def has_several_images(self) -> bool:
-        """Whether every record has a list of images."""
-        return self.foreign is None and self.schema is not None and self.schema.has_several_images
-
     def get_label(self, features: Mapping[str, Feature]) -> int | None:
         """Returns the class of a record, counted from 0, or None if it has no class."""
         key = keys.CLASS_LABEL if self.foreign is None else self.foreign.label_key
@@ -111,17 +106,13 @@ class ContentCheck:
         if not faults:  # the next checks rely on a record that fits the schema
             faults += _label_faults(self.get_label(features), self.label_names, features)
             faults += _class_faults(self.schema, features)
-            faults += self._image_faults(features)
+            if self.foreign is not None:
+                images = {key: features.get(key) for key in self.image_keys}
+                faults += _foreign_faults(images, sure=True) if self.decode else ()
+            elif self.image_keys:
+                several = self.schema.has_several_images
+                faults += self._several_faults(features) if several else self._stored_faults(features)
         return Content(tuple(faults), features, self.image_keys)
-
-    def _image_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
-        if not self.image_keys:
-            return
-        if self.foreign is not None:
-            images = {key: features.get(key) for key in self.image_keys}
-            yield from _foreign_faults(images, sure=True) if self.decode else ()
-            return
-        yield from self._several_faults(features) if self.has_several_images else self._stored_faults(features)
 
     def _several_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
         """Yields the faults of a list of images. The text about an image begins with its number, from 0."""

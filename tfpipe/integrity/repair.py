@@ -232,7 +232,9 @@ def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | 
     for name in names:
         for features in _examples(file_io.join(directory, name)):
             found.add(_KEYS, name, {key: value for key, value in features.items() if value is not None}, {})
-            raw_bytes = _find_raw(features) or raw_bytes
+            stored, formats = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
+            if isinstance(stored, list) and isinstance(formats, list) and stored and set(formats) == {b"RAW"}:
+                raw_bytes = len(stored[0])
     if keys.IMAGE_ENCODED not in found.features:
         return None
     labels, side = _label_names(directory, found), math.isqrt(raw_bytes // 3)
@@ -265,13 +267,6 @@ def _infer_schema(scan: FileScan) -> keys.Schema:
     )
     extra = [spec for spec in infer_schema(scan, _KEYS, []).features if spec.name not in standard]
     return keys.Schema((*standard.features, *extra))
-
-
-def _find_raw(features: Mapping[str, Feature]) -> int:
-    """Returns the size in bytes of a record's first image if this is raw, else 0."""
-    stored, formats = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
-    is_raw = isinstance(stored, list) and isinstance(formats, list) and stored and set(formats) == {b"RAW"}
-    return len(stored[0]) if is_raw and isinstance(stored, list) else 0
 
 
 def _examples(path: str) -> Iterator[dict[str, Feature]]:

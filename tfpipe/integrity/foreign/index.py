@@ -96,7 +96,11 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
     with _open_output(directory) as old:
         paths = [file_io.join(root, name) for name in names]
         heads = dict(zip(paths, file_io.read_starts(paths, HEADER_BYTES), strict=True))
-        compression = _find_compression(heads)
+        by_kind = {detect_compression(head): path for path, head in heads.items() if head}
+        if len(by_kind) > 1:
+            examples = ", ".join(f"{path} is {kind or 'not'}" for kind, path in sorted(by_kind.items()))
+            raise ConfigError(f"All files of a dataset must be compressed in one way: {examples}. Index them apart.")
+        compression = next(iter(by_kind), "")
         first, widths = _read_first(heads, compression, options.tensors)
         tensors = infer_schema.find_tensors(options.tensors, first, widths)
         images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
@@ -113,15 +117,6 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         manifest = replace(_describe(options, root, metadata, keys, scans), directory=directory)
         _commit(old, manifest, scans if manifest.random_access else [])
     return IndexReport(directory, manifest, tuple(metadata.notes))
-
-
-def _find_compression(heads: Mapping[str, bytes]) -> Compression:
-    """Returns the compression that all files must share; `heads` has the first bytes of each file by its path."""
-    by_kind = {detect_compression(head): path for path, head in heads.items() if head}
-    if len(by_kind) > 1:
-        examples = ", ".join(f"{path} is {kind or 'not'}" for kind, path in sorted(by_kind.items()))
-        raise ConfigError(f"All files of a dataset must be compressed in one way: {examples}. Index them apart.")
-    return next(iter(by_kind), "")
 
 
 def _read_first(

@@ -39,7 +39,14 @@ def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -
     """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes."""
     tensors = {spec.name for spec in named.tensors}
     others = {key: value for key, value in first.items() if key not in tensors}
-    images = named.images or _choose_image(others, metadata)
+    images = named.images
+    if not images:
+        likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _may_be_image(others.get(key))]
+        readable = [key for key in (*likely, *sorted(others)) if _is_image(others.get(key))]
+        candidates = list(dict.fromkeys(readable)) or likely
+        if candidates and candidates[0] not in likely and len(candidates) > 1:
+            raise ConfigError(f"Name one of several images with `image_key`: {', '.join(candidates[:_MAX_SHOWN])}.")
+        images = tuple(candidates[:1])
     usual = (key for key in (*metadata.classes, *_LABEL_KEYS) if _is_number(others.get(key), "i"))
     label = named.label or next(usual, None)
     for key in images:
@@ -51,16 +58,6 @@ def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -
         )
     text = f"{label[: -len('label')]}text" if label is not None and label.endswith("label") else None
     return Keys(images, label, text if text in first else None, named.tensors)
-
-
-def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> tuple[str, ...]:
-    """Chooses the feature with the image; none of records without one."""
-    likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _may_be_image(first.get(key))]
-    readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
-    candidates = list(dict.fromkeys(readable)) or likely
-    if candidates and candidates[0] not in likely and len(candidates) > 1:
-        raise ConfigError(f"Name one of several images with `image_key`: {', '.join(candidates[:_MAX_SHOWN])}.")
-    return tuple(candidates[:1])
 
 
 def _is_number(value: Feature, kinds: str) -> bool:
@@ -138,8 +135,11 @@ def infer_schema(scan: FileScan, keys: Keys, notes: list[str]) -> Schema:
     for name, stats in sorted(scan.features.items()):
         if not stats.kinds:
             continue
-        if name in named:
-            specs.append(_fix_sizes(named[name], scan.stats.tensors[name]))
+        if (spec := named.get(name)) is not None:
+            tensor, shape = spec.tensor, _find_sizes(scan.stats.tensors[name])
+            if tensor is not None and tensor.sizes is not None and shape.count(None) < 2:  # no feature need tell them
+                spec = FeatureSpec.make_tensor(name, replace(tensor, shape=shape, sizes=None), dtype=spec.dtype)
+            specs.append(spec)
         elif len(stats.kinds) > 1:
             notes.append(f"Left out: {name!r} is {' in some records and '.join(sorted(stats.kinds))} in others.")
         elif stats.width == -1 and name not in keys.images:
@@ -171,15 +171,6 @@ def _find_sizes(stats: TensorStats) -> tuple[int | None, ...]:
     low, high = stats.min_sizes, stats.max_sizes
     unknown = max((k + 1 for k in range(len(low)) if low[k] != high[k] or not low[k]), default=0)
     return (None,) * unknown + high[unknown:]
-
-
-def _fix_sizes(spec: FeatureSpec, stats: TensorStats) -> FeatureSpec:
-    """Returns a tensor that needs no feature for its sizes, if all sizes but the first are equal in all records."""
-    assert spec.tensor is not None
-    shape = _find_sizes(stats)
-    if spec.tensor.sizes is None or shape.count(None) > 1:
-        return spec
-    return FeatureSpec.make_tensor(spec.name, replace(spec.tensor, shape=shape, sizes=None), dtype=spec.dtype)
 
 
 def check_images(schema: Schema, scan: FileScan, keys: Keys, where: str) -> None:
