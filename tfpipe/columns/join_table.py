@@ -64,7 +64,8 @@ def _join(change: Change, opened: _Table, config: TableConfig) -> tuple[int, int
     schema = next((layer.column.schema for layer in layers if layer.column is not None), None)
     identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
     try:
-        fields = _follow(opened.describe(), None if config.replace else schema)
+        described = {name: opened.describe(name) for name in opened.names}
+        fields = _follow(described, None if config.replace else schema)
         new = NewColumn(change, config, fields, identity)
         written = [] if new.list_lacking() else new.list_written()
         if not written:
@@ -136,11 +137,8 @@ class _Table:
     def _rows(self) -> str:
         return f"read_parquet({quote_text(self.path)}, file_row_number = true)"
 
-    def describe(self) -> dict[str, Field]:
-        """Returns the field for each column that becomes a feature, by the column's type."""
-        return {name: self._describe(name) for name in self.names}
-
-    def _describe(self, name: str) -> Field:
+    def describe(self, name: str) -> Field:
+        """Returns the field for a column that becomes a feature, by the column's type."""
         import pyarrow.types as pt
 
         kind = self.types[name]

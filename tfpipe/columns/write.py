@@ -34,7 +34,6 @@ from tfpipe.writer.changes import Change
 from tfpipe.writer.record_form import RecordForm
 from tfpipe.writer.working_folder import check_output, hash_values
 from tfpipe.writer.write import WriteFolder, WriteJob, put_together, write_split
-from tfpipe.writer.written_shard import WrittenShard
 
 _NO_CLASS, _MISSING = -1, -2  # notes on a record without a class, or without a value; others are the record's class
 _NOTES = np.dtype("<i8")
@@ -163,14 +162,23 @@ class NewColumn:
     def write(self, make: Make) -> None:
         """Writes the values of the layers that have none, each in a folder of its own."""
         config, busy = self._config, f"adds {self._config.name!r} to {self.manifest.directory}"
-        jobs = [(layer, self._plan_job(layer)) for layer in self.list_lacking()]
+        jobs = []
+        for layer in self.list_lacking():
+            path = file_io.join(self.manifest.directory, get_path("column", config.name, self._identify(layer)))
+            folder = WriteFolder(check_output(path, is_ours=lambda name: True))
+            jobs.append((layer, WriteJob(folder, self._form, None, False, self._workers)))
         with contextlib.ExitStack() as opened:
             for layer, job in jobs:
                 # A killed run may have written a layer as a whole, but not the notes for a view, which it removed.
                 if config.missing != "view" and file_io.exists(file_io.join(job.folder.output, file_names.MANIFEST)):
                     continue
                 opened.enter_context(job.folder.open(self._identify(layer), busy))
-                put_together(job, config.name, self._write_shards(layer, job, make), list_fingerprints(layer.manifest))
+                written = {}
+                for split, info in layer.manifest.splits.items():
+                    rows = layer.list_rows(self.manifest, split)
+                    records = partial(_make_records, config, self._form, job.folder, make, rows)
+                    written[split] = write_split(job, split, info.num_shards, records)
+                put_together(job, config.name, written, list_fingerprints(layer.manifest))
                 if not file_io.is_url(job.folder.output):
                     file_io.remove_tree(job.folder.output)  # of a run that was killed before it made the view
                 job.folder.publish()
@@ -183,19 +191,6 @@ class NewColumn:
             self._change.commit(entries)
         for _, job in jobs:
             job.folder.remove()  # also of a killed run
-
-    def _plan_job(self, layer: LayerRows) -> WriteJob:
-        path = get_path("column", self._config.name, self._identify(layer))
-        output = check_output(file_io.join(self.manifest.directory, path), is_ours=lambda name: True)
-        return WriteJob(WriteFolder(output), self._form, None, False, self._workers)
-
-    def _write_shards(self, layer: LayerRows, job: WriteJob, make: Make) -> dict[str, list[WrittenShard]]:
-        written = {}
-        for split, info in layer.manifest.splits.items():
-            rows = layer.list_rows(self.manifest, split)
-            records = partial(_make_records, self._config, self._form, job.folder, make, rows)
-            written[split] = write_split(job, split, info.num_shards, records)
-        return written
 
     def _make_entry(self, layer: LayerRows, job: WriteJob) -> Entry:
         """Returns the catalog's entry for the values of a layer, which must be written already."""

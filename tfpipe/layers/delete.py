@@ -53,7 +53,8 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         with open_info(manifest) as table:
             _check_names(table, manifest, names)
             rows = {split: _find(table, split, names) for split in manifest.splits}
-            stored = table.count_named(names)
+            query = f"SELECT count(*) FROM stored WHERE {record_info.NAME} IN (SELECT unnest(?))"
+            stored: int = table.connection.execute(query, [list(names)]).fetchone()[0]
         hidden = {}
         for split, (numbers, labels) in rows.items():
             if len(numbers):

@@ -157,12 +157,6 @@ class InfoTable:
         query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {record_info.NAME} FROM {among})"
         return [name for (name,) in self.connection.execute(query, [list(names)]).fetchall()]
 
-    def count_named(self, names: Sequence[str]) -> int:
-        """Returns the number of stored records that have one of the names, chosen or not."""
-        query = f"SELECT count(*) FROM stored WHERE {record_info.NAME} IN (SELECT unnest(?))"
-        count: int = self.connection.execute(query, [list(names)]).fetchone()[0]
-        return count
-
     def _run(self, query: str, parameters: list[Any], config: ViewConfig) -> dict[str, Any]:
         import duckdb
 

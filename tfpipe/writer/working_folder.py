@@ -76,7 +76,16 @@ class WorkingFolder:
         """Makes and locks the folder. It is removed if the block ends without an error. A bucket has no locks."""
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
             if not file_io.is_url(self.output):
-                self._prepare_local(identity)
+                os.makedirs(self.base, exist_ok=True)
+                kept = {_LOCK, _PLAN, *self.folders} if self.read_identity() == identity.encode() else {_LOCK}
+                for path in map(self.path, set(os.listdir(self.base)) - kept):
+                    shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+                for folder in map(self.path, self.folders):
+                    os.makedirs(folder, exist_ok=True)
+                    for name in os.listdir(folder):
+                        if name.endswith(".tmp"):  # a killed run was writing it
+                            os.remove(os.path.join(folder, name))
+                self.save_identity(identity.encode())
             elif self.read_identity() != identity.encode():  # the output of a finished job is refused
                 check_output(self.output, is_ours=self.ending.__eq__, alone=True)
                 file_io.remove_tree(self.base)
@@ -119,20 +128,6 @@ class WorkingFolder:
     def save_identity(self, identity: bytes) -> None:
         """Saves the text that tells this job from others."""
         file_io.write_file(self.path(_PLAN), identity, makes_folders=True)
-
-    def _prepare_local(self, identity: str) -> None:
-        """Removes everything from the folder that does not belong to this job."""
-        os.makedirs(self.base, exist_ok=True)
-        kept = {_LOCK, _PLAN, *self.folders} if self.read_identity() == identity.encode() else {_LOCK}
-        for name in set(os.listdir(self.base)) - kept:
-            path = self.path(name)
-            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-        for folder in self.folders:
-            os.makedirs(self.path(folder), exist_ok=True)
-            for name in os.listdir(self.path(folder)):
-                if name.endswith(".tmp"):  # a killed run was writing it
-                    os.remove(self.path(folder, name))
-        self.save_identity(identity.encode())
 
 
 def hash_values(*values: object) -> str:

@@ -167,7 +167,14 @@ def write(
     path = os.fspath(output)
     check_local(path)
     target = check_output(path)
-    by_split = _split_records(records)
+    by_split = dict(records) if isinstance(records, Mapping) else {"train": records}
+    if not by_split:
+        raise ConfigError("`records` must name a split, got none.")
+    for split, source in by_split.items():
+        file_names.check_split_name(split)
+        if not callable(source) and not isinstance(source, Iterable):
+            what = type(source).__name__
+            raise ConfigError(f"The records of {split!r} must be an iterable, or a function of a shard, got a {what}.")
     counts = count_shards(num_shards, by_split)
     if workers is not None:
         check_count("workers", workers)
@@ -180,18 +187,6 @@ def write(
         put_together(job, os.path.basename(target), written)
         job.folder.publish()
     return load_manifest(path)
-
-
-def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Records]:
-    by_split = dict(records) if isinstance(records, Mapping) else {"train": records}
-    if not by_split:
-        raise ConfigError("`records` must name a split, got none.")
-    for split, source in by_split.items():
-        file_names.check_split_name(split)
-        if not callable(source) and not isinstance(source, Iterable):
-            what = type(source).__name__
-            raise ConfigError(f"The records of {split!r} must be an iterable, or a function of a shard, got a {what}.")
-    return by_split
 
 
 def identify_records(form: RecordForm, num_shards: int | Mapping[str, int], key: str | None, refuse_nan: bool) -> str:
