@@ -44,7 +44,11 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
             file_names.check_foreign_name(name)
         except FormatError as error:
             raise FormatError(f"{root}: {error} Rename the file.") from None
-    _check_indexes(names)
+    by_index: dict[str, str] = {}
+    for name in names:
+        other = by_index.setdefault(file_names.index_name(name), name)
+        if other != name:
+            raise ConfigError(f"{other} and {name} would share one index. Rename one of them, or index them apart.")
     return root, names
 
 
@@ -118,11 +122,3 @@ def _list_entries(folder: str) -> dict[str, bool]:
 def _is_like_records(name: str) -> bool:
     """Returns whether a file is named like TFRecords. Only opening it tells whether it is a regular file."""
     return bool(_LIKE_RECORDS.search(name)) and not _NO_RECORDS.search(name) and name[0] != "."
-
-
-def _check_indexes(names: Sequence[str]) -> None:
-    by_index: dict[str, str] = {}
-    for name in names:
-        other = by_index.setdefault(file_names.index_name(name), name)
-        if other != name:
-            raise ConfigError(f"{other} and {name} would share one index. Rename one of them, or index them apart.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.json_reader import to_json
 from tfpipe.system.options import Choice, Count, Flag, check_options, option
 
 Encoding = Literal["keep", "jpeg", "raw"]
@@ -51,6 +52,7 @@ class ImageForm:
     reencode_progressive: bool = option(Flag(), False, group=_GROUP, rare=True)
     max_pixels: int = option(Count(1), 64_000_000, group=_GROUP, rare=True)
     seekable: bool = option(Flag(), False, group=_GROUP)
+    optional = ("seekable",)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -97,9 +99,7 @@ class ImageForm:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the options as JSON values, without `seekable` if false: other manifests keep their bytes."""
-        options = asdict(self)
-        if not self.seekable:
-            del options["seekable"]
+        options: dict[str, Any] = to_json(self)
         return options
 
     @classmethod

@@ -82,7 +82,11 @@ class TensorStats:
         if bits.size:
             low, high = _find_range(kind, bits)
             if not (math.isfinite(low) and math.isfinite(high)):
-                low, high, nan, infinite = _look_closely(kind, bits)
+                values = _to_float(kind, bits)
+                finite = values[np.isfinite(values)]
+                nan = int(np.isnan(values).sum())
+                infinite = values.size - finite.size - nan
+                low, high = (finite.min().item(), finite.max().item()) if finite.size else (None, None)
         if kind.num_unknown:
             sizes = bits.shape[: kind.num_unknown]
             self._add_sizes(sizes, sizes)
@@ -136,15 +140,6 @@ def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:
     # `bits.min()` does the same, but takes a detour through Python code.
     low, high = np.minimum.reduce(bits, axis=None).item(), np.maximum.reduce(bits, axis=None).item()
     return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # as JSON allows
-
-
-def _look_closely(kind: TensorType, bits: NDArray[Any]) -> tuple[float | None, float | None, int, int]:
-    """Returns the range of the finite values, and the numbers of NaN and of infinite values."""
-    values = _to_float(kind, bits)
-    finite = values[np.isfinite(values)]
-    nan = int(np.isnan(values).sum())
-    low, high = (finite.min().item(), finite.max().item()) if finite.size else (None, None)
-    return low, high, nan, values.size - finite.size - nan
 
 
 def _to_float(kind: TensorType, bits: NDArray[Any]) -> NDArray[Any]:
