@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import IO, Literal, TypeAlias, TypeVar, get_args
 
-import numpy as np
-
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.record_reader import RecordReader
@@ -123,10 +121,8 @@ def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
     """Returns a job for each shard of some splits, in the manifest's order."""
     jobs = []
     for name in splits:
-        shards, chosen = manifest.splits[name].shards, manifest.splits[name].chosen
-        bounds = list(accumulate((shard.records for shard in shards), initial=0))
-        if chosen is not None:
-            bounds = np.searchsorted(chosen.numbers, bounds).tolist()
+        shards = manifest.splits[name].shards
+        bounds = list(accumulate(manifest.splits[name].records_per_shard, initial=0))
         for number, (shard, begin, end) in enumerate(zip(shards, bounds, bounds[1:], strict=False)):
             stem = file_names.shard_name(name, number, len(shards)).removesuffix(".tfrecord")
             jobs.append(ShardJob(name, stem, range(begin, end), shard.bytes))

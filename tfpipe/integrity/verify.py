@@ -83,7 +83,13 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         content = None
         jobs = [FileJob(file_io.join(target, name), name) for name in sorted(listing) if ".tfrecord" in name]
     else:
-        manifest, content = _open_manifest(target, listing, report)
+        try:
+            found = load_own_manifest(target)
+            content, manifest = ContentCheck.from_manifest(found), found
+        except (FormatError, DataError) as error:  # a damage if there are shards
+            if not shard_files(listing):
+                raise
+            report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
         jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
     shared = (None if options.quick else content,)
     sized = measure(jobs, target, listing)
@@ -161,20 +167,6 @@ def measure(jobs: Sequence[FileJob], directory: str, listing: Mapping[str, int] 
     if listing is not None and all(job.path == file_io.join(directory, job.name) for job in jobs):
         return [(job, listing.get(job.name, 0)) for job in jobs]
     return [(job, max(0, size)) for job, size in zip(jobs, file_io.get_sizes([job.path for job in jobs]), strict=True)]
-
-
-def _open_manifest(
-    directory: str, listing: Mapping[str, int], report: VerifyReport
-) -> tuple[Manifest | None, ContentCheck]:
-    """Loads the manifest and its check; a manifest that cannot be used is a damage if there are shards."""
-    try:
-        manifest = load_own_manifest(directory)
-        return manifest, ContentCheck.from_manifest(manifest)
-    except (FormatError, DataError) as error:
-        if not shard_files(listing):
-            raise
-        report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
-        return None, ContentCheck()
 
 
 def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:
@@ -316,13 +308,11 @@ def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[F
     """Returns the reports of the newest layer's shards, split by split, without the hashes of deleted records."""
     by_name, shown = {report.job.name: report for report in reports}, []
     for split in history.load(with_columns=False).splits.values():
-        first = 0
-        for shard in split.shards:
+        for shard, rows in zip(split.shards, split.list_rows(), strict=True):
             report = by_name.get(shard.file)  # None if its layer could not be checked
             if report is not None and split.chosen is not None:
-                kept = np.isin(report.positions[:, 0], split.chosen.list_rows(first, shard.records))
+                kept = np.isin(report.positions[:, 0], rows)
                 report = replace(report, identities=report.identities[kept], positions=report.positions[kept])
-            first += shard.records
             shown += [] if report is None else [report]
     return shown
 

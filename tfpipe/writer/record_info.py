@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,9 @@ class RecordInfo:
     def __init__(self, manifest: Manifest) -> None:
         import pyarrow as pa
 
-        self._columns = list_columns(manifest)
-        self._schema = pa.schema([(name, getattr(pa, column.kind)()) for name, column in self._columns.items()])
+        columns = list_columns(manifest)
+        self._readers = {name: read for name, (_, read) in columns.items()}
+        self._schema = pa.schema([(name, getattr(pa, kind)()) for name, (kind, _) in columns.items()])
         self._rows: list[dict[str, Any]] = []
         self._batches: list[Any] = []
 
@@ -58,7 +59,7 @@ class RecordInfo:
 
     def add(self, features: Mapping[str, Any]) -> None:
         """Adds the next record, whose features were decoded or are about to be encoded."""
-        self._rows.append({name: column.read(features) for name, column in self._columns.items()})
+        self._rows.append({name: read(features) for name, read in self._readers.items()})
         if len(self._rows) == _ROWS_AT_ONCE:
             self._pack()
 
@@ -110,8 +111,8 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
     """Yields for each shard of a split the digests of its visible records, as hexadecimal texts or None."""
     import pyarrow as pa
 
-    info, first = manifest.splits[split], 0
-    for shard in info.shards:
+    info = manifest.splits[split]
+    for shard, rows in zip(info.shards, info.list_rows(), strict=True):
         path = file_io.join(manifest.directory, file_names.info_name(shard.file))
         try:
             table = _read_table(file_io.read_whole(path), [DIGEST])
@@ -123,10 +124,7 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
                 f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
                 f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
             ) from error
-        if info.chosen is not None:
-            digests = digests.take(info.chosen.list_rows(first, shard.records))
-        first += shard.records
-        yield digests.to_pylist()
+        yield digests.take(rows).to_pylist()
 
 
 def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
@@ -159,25 +157,23 @@ def _fits(found: Any, metadata: Mapping[bytes, bytes] | None, sha256: str, recor
     return rows == records and (metadata or {}).get(_SHARD_KEY) == sha256.encode()
 
 
-class _Column(NamedTuple):
-    """A column of the record info: its type, and the function that reads its value from a record."""
-
-    kind: str  # PyArrow's name of the type
-    read: Callable[[Mapping[str, Any]], Any]  # from the features of a record; None where it has none
+_Column: TypeAlias = tuple[str, Callable[[Mapping[str, Any]], Any]]
+"""A column of the record info: PyArrow's name of its type, and the function that reads its value from the features of a
+record, None where it has none."""
 
 
 def list_columns(manifest: Manifest) -> dict[str, _Column]:
     """Returns the columns of record info by name; that of a feature such as `image/height` is called `height`."""
-    schema, columns = manifest.schema, {}
+    schema, columns = manifest.schema, dict[str, _Column]()
     name_key, image_key, label_key = schema.name_key, manifest.image_key, manifest.label_key
     if name_key is not None:
         columns[NAME] = _read_feature(schema[name_key])
     if label_key is not None:
-        columns[LABEL] = _Column("string", partial(_name_label, manifest, label_key))
-        columns[LABEL_ID] = _Column("int64", partial(_get_label, manifest, label_key))
+        columns[LABEL] = "string", partial(_name_label, manifest, label_key)
+        columns[LABEL_ID] = "int64", partial(_get_label, manifest, label_key)
     if image_key is not None:
-        columns["bytes"] = _Column("int64", lambda features: len(_get_image(features, image_key)))
-        columns[DIGEST] = _Column("string", lambda row: hashlib.sha256(_get_image(row, image_key)).hexdigest())
+        columns["bytes"] = "int64", lambda features: len(_get_image(features, image_key))
+        columns[DIGEST] = "string", lambda row: hashlib.sha256(_get_image(row, image_key)).hexdigest()
     if IMAGE_SHA256 in schema:
         columns[DIGEST] = _read_feature(schema[IMAGE_SHA256])
     for spec in schema.features:
@@ -189,7 +185,7 @@ def list_columns(manifest: Manifest) -> dict[str, _Column]:
 
 
 def _read_feature(spec: FeatureSpec) -> _Column:
-    return _Column(_ARROW_TYPES[spec.dtype], lambda features: _get_one(features.get(spec.name)))
+    return _ARROW_TYPES[spec.dtype], lambda features: _get_one(features.get(spec.name))
 
 
 def _get_label(manifest: Manifest, key: str, features: Mapping[str, Any]) -> int | None:
