@@ -112,7 +112,7 @@ def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog) -> No
 def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path, monkeypatch) -> None:
     url, data = "gs://bucket/others", (written(tmp_path, "/etc") / "manifest.json").read_bytes()
     monkeypatch.setattr("tfpipe.storage.file_io.read_bytes", lambda *_: data)
-    monkeypatch.setattr("tfpipe.dataset.history.load_catalog", lambda *_: Catalog())
+    monkeypatch.setattr("tfpipe.dataset.dataset_files.load_catalog", lambda *_: Catalog())
     assert "says that its shards lie in /etc, a folder of some machine" in refusal(FormatError, load_manifest, url)
     assert load_manifest(url, root=str(tmp_path)).shard_directory(url) == str(tmp_path)
 

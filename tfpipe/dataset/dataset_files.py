@@ -60,11 +60,10 @@ def _read_fingerprint(directory: str, split: str, version: str) -> str:
 
 def _get_version(path: str) -> str:
     """Returns a text that changes when a local file is written anew; empty if there is none, and for a URL."""
-    try:
+    with contextlib.suppress(OSError):
         status = os.stat(path)
-    except OSError:
-        return ""
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+        return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+    return ""
 
 
 def load_catalog(directory: str, count: Callable[[Catalog], Mapping[str, int]]) -> Catalog:
@@ -137,10 +136,10 @@ def use_view(manifest: Manifest, view: View) -> Manifest:
             f"The view {view.name!r} was made for other shards than those of {split!r} in {manifest.directory}. "
             "Make it again by `tfpipe view`."
         )
-    chosen = {name: view.splits[name] for name in manifest.splits if view.splits[name].records}
     splits = {
-        name: replace(manifest.splits[name], chosen=records, class_counts=records.class_counts)
-        for name, records in chosen.items()
+        name: replace(split, chosen=view.splits[name], class_counts=view.splits[name].class_counts)
+        for name, split in manifest.splits.items()
+        if view.splits[name].records
     }
     return replace(manifest, splits=splits, view=view.name)
 

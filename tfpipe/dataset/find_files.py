@@ -25,7 +25,8 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
     """
     if file_io.is_folder(target):
         root = file_io.make_absolute(target)
-        paths = _below(root)
+        files, folders = _list_folder(root)
+        paths = files or [path for folder in folders for path in _list_folder(folder)[0]]
         if not paths:
             raise DataError(f"No file in {target} is named like TFRecords. Give a pattern, such as '{target}/part-*'.")
     else:
@@ -94,29 +95,17 @@ def describe_missing_files(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _below(root: str) -> list[str]:
-    """Returns the files in a directory that are named like TFRecords or, if there are none, those in its subfolders."""
-    entries = _list_entries(root)
-    folders = [name for name, is_folder in entries.items() if is_folder and name[0] != "."]
-    if paths := [f"{root}/{name}" for name, is_folder in entries.items() if not is_folder and _is_like_records(name)]:
-        return paths
-    return [
-        f"{root}/{folder}/{name}"
-        for folder in folders
-        for name, is_folder in _list_entries(f"{root}/{folder}").items()
-        if not is_folder and _is_like_records(name)
-    ]
-
-
-def _list_entries(folder: str) -> dict[str, bool]:
-    """Returns the names in a folder, sorted, and whether each is a folder itself."""
+def _list_folder(folder: str) -> tuple[list[str], list[str]]:
+    """Lists the files in a folder that are named like TFRecords, and its subfolders without hidden ones, sorted."""
     if file_io.is_url(folder):
-        return {name.rstrip("/"): size < 0 for name, size in sorted(file_io.list_children(folder))}
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name: os.path.isdir(entry.path) for entry in sorted(entries, key=lambda entry: entry.name)}
-    except OSError as error:
-        raise DataError(f"{folder} cannot be listed: {error.strerror or error}.") from error
+        entries = {name.rstrip("/"): size < 0 for name, size in sorted(file_io.list_children(folder))}
+    else:
+        try:
+            entries = {name: os.path.isdir(f"{folder}/{name}") for name in sorted(os.listdir(folder))}
+        except OSError as error:
+            raise DataError(f"{folder} cannot be listed: {error.strerror or error}.") from error
+    files = [f"{folder}/{name}" for name, is_folder in entries.items() if not is_folder and _is_like_records(name)]
+    return files, [f"{folder}/{name}" for name, is_folder in entries.items() if is_folder and name[0] != "."]
 
 
 def _is_like_records(name: str) -> bool:

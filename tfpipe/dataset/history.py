@@ -9,17 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tfpipe.dataset.dataset_files import (
-    find_misfit,
-    hide_records,
-    list_fingerprints,
-    load_catalog,
-    load_column,
-    load_own_manifest,
-    load_view,
-    use_columns,
-    use_view,
-)
+from tfpipe.dataset import dataset_files
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.catalog import Catalog, Entry, Kind
@@ -34,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 def load_history(directory: str) -> History:
     """Reads the layers of a dataset; arguments and errors are those of `load_manifest`."""
-    return History.read(load_own_manifest(directory)).check_newest()
+    return History.read(dataset_files.load_own_manifest(directory)).check_newest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +40,9 @@ class History:
     def read(cls, base: Manifest) -> History:
         """Reads the catalog of a dataset."""
         history = cls(base, Catalog())  # keeps the manifests that are opened while the catalog is read
-        catalog = load_catalog(base.directory, lambda catalog: replace(history, catalog=catalog).count_records())
+        catalog = dataset_files.load_catalog(
+            base.directory, lambda catalog: replace(history, catalog=catalog).count_records()
+        )
         return replace(history, catalog=catalog)
 
     def cut(self, newest: int) -> History:
@@ -70,7 +62,7 @@ class History:
 
     def check(self, layer: Entry) -> None:
         """Checks that a layer was made for the records of the layer before."""
-        if layer.below != list_fingerprints(self.join_shards(layer.number - 1)):
+        if layer.below != dataset_files.list_fingerprints(self.join_shards(layer.number - 1)):
             raise FormatError(
                 f"Layer {layer.number} of {self.base.directory} was made for other records than those below it. Copy "
                 "the dataset again."
@@ -80,8 +72,12 @@ class History:
         """Returns the newest layer, or the newest that a view fits as the view shows it, without deleted records."""
         if not view:
             return self.load_state(self.newest, self.newest, with_columns=with_columns)
-        made = load_view(self.join_shards(self.newest), self.catalog, view)
-        fits = (number for number in range(self.newest, 0, -1) if find_misfit(self.join_shards(number), made) is None)
+        made = dataset_files.load_view(self.join_shards(self.newest), self.catalog, view)
+        fits = (
+            number
+            for number in range(self.newest, 0, -1)
+            if dataset_files.find_misfit(self.join_shards(number), made) is None
+        )
         return self.load_state(next(fits, self.newest), self.newest, made, with_columns=with_columns)
 
     def load_state(
@@ -91,9 +87,9 @@ class History:
         manifest = self.join_shards(number)
         if with_columns:
             columns = [self.load_column(name, number) for name in self.catalog.list_names("column")]
-            manifest = use_columns(manifest, [column for column in columns if column is not None])
+            manifest = dataset_files.use_columns(manifest, [column for column in columns if column is not None])
         if view is not None:
-            manifest = use_view(manifest, view)
+            manifest = dataset_files.use_view(manifest, view)
         splits = {name: self._hide(info, hidden_at) for name, info in manifest.splits.items()}
         return replace(manifest, splits=splits)
 
@@ -134,10 +130,10 @@ class History:
             entry = self.get_layer(number)
             directory = file_io.join(self.base.directory, entry.path)
             try:
-                appended = load_own_manifest(directory)
+                appended = dataset_files.load_own_manifest(directory)
             except DataError as error:
                 raise FormatError(f"The records of layer {number} are missing: {error}") from None
-            if list_fingerprints(appended) != entry.made:
+            if dataset_files.list_fingerprints(appended) != entry.made:
                 path = file_io.join(directory, file_names.MANIFEST)
                 raise FormatError(f"{path} is not that of the records that layer {number} appended. Copy it again.")
             self.opened[number] = appended
@@ -156,15 +152,22 @@ class History:
         entries = [self.get_layer(each).hidden for each in self.list_layers("delete", number)]
         hidden = np.concatenate([np.empty(0, HIDDEN), *(entry[info.name] for entry in entries if info.name in entry)])
         hidden = hidden[np.argsort(hidden["number"], kind="stable")]
-        return hide_records(info, hidden[hidden["number"] < info.stored_records])
+        return dataset_files.hide_records(info, hidden[hidden["number"] < info.stored_records])
 
     def load_column(self, name: str, number: int) -> Manifest | None:
         """Returns the manifest of a column at layer `number`; None, with a warning, if some records lack values."""
         layers = self.load_column_layers(name, number)
         lacking = next((layer for layer, column in layers.items() if column is None), None)
         if lacking is not None:
-            if any(layers.values()):
-                self._warn(name, lacking)
+            if any(layers.values()) and (self.base.directory, name, lacking) not in _WARNED:
+                _WARNED.add((self.base.directory, name, lacking))
+                records = self.base if lacking == 1 else self.load_appended(lacking)
+                count = sum(split.records for split in records.splits.values())
+                _logger.warning(
+                    "The column %r has no values for the %s of layer %d, so it is not read. Add them: tfpipe add %s "
+                    "TABLE --name %s",
+                    *(name, human_count(count, "record"), lacking, self.base.directory, name),
+                )
             return None
         found = [column for column in layers.values() if column is not None]
         if len(found) == 1:
@@ -178,19 +181,8 @@ class History:
         for layer in (1, *self.list_layers("append", number)):
             entry = self.catalog.find("column", name, layer)
             records = self.base if layer == 1 else self.load_appended(layer)
-            layers[layer] = None if entry is None else load_column(records, entry, self.base.directory)
+            layers[layer] = None if entry is None else dataset_files.load_column(records, entry, self.base.directory)
         return layers
-
-    def _warn(self, column: str, layer: int) -> None:
-        if (self.base.directory, column, layer) not in _WARNED:
-            _WARNED.add((self.base.directory, column, layer))
-            counts = (self.base if layer == 1 else self.load_appended(layer)).splits.values()
-            _logger.warning(
-                "The column %r has no values for the %s of layer %d, so it is not read. Add them: tfpipe add %s TABLE "
-                "--name %s",
-                *(column, human_count(sum(split.records for split in counts), "record"), layer),
-                *(self.base.directory, column),
-            )
 
 
 _WARNED: set[tuple[str, str, int]] = set()
