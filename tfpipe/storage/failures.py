@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeVar
 
 from tfpipe.errors import DataError
@@ -145,8 +144,8 @@ def repeat(call: Callable[[], Result], retries: RetryConfig, is_first: bool = Fa
     """Repeats a request while it fails with a temporary error; the first request of a job has its own limits."""
     attempts = retries.first_attempts if is_first else retries.attempts
     end = time.monotonic() + (retries.first_s if is_first else retries.retry_s)
-    longest_pause = retries.first_pause_s
-    for attempt in count(1):
+    attempt, longest_pause = 1, retries.first_pause_s
+    while True:
         try:
             return call()
         except Exception as error:
@@ -154,5 +153,4 @@ def repeat(call: Callable[[], Result], retries: RetryConfig, is_first: bool = Fa
             if not may_pass(error) or attempt >= attempts or time.monotonic() + pause > end:
                 raise
         time.sleep(pause)
-        longest_pause = min(2 * longest_pause, LONGEST_PAUSE_S)
-    raise AssertionError("unreachable")
+        attempt, longest_pause = attempt + 1, min(2 * longest_pause, LONGEST_PAUSE_S)

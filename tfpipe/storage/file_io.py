@@ -226,11 +226,10 @@ def get_versions(paths: Sequence[str]) -> list[str | None]:
     def look_up(path: str) -> str | None:
         if is_url(path):
             return get_store(path).version(path)
-        try:
+        with contextlib.suppress(OSError):
             status = os.stat(path)
-        except OSError:
-            return None
-        return f"{status.st_size}:{status.st_mtime_ns}"
+            return f"{status.st_size}:{status.st_mtime_ns}"
+        return None
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(look_up, paths))
@@ -239,11 +238,12 @@ def get_versions(paths: Sequence[str]) -> list[str | None]:
 def get_sizes(paths: Sequence[str]) -> list[int]:
     """Returns the size of many files, -1 for a missing one. A remote folder is listed once."""
     files_in_folder = Counter(_folder(path) for path in paths if is_url(path))
-    listed_sizes = _list_sizes(folder for folder, count in sorted(files_in_folder.items()) if count > 1)
+    folders = sorted(folder for folder, count in files_in_folder.items() if count > 1)
+    listed = dict(entry for folder in folders for entry in get_store(folder).list(f"{folder}/", recursive=False))
 
     def look_up(path: str) -> int:
         is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
-        return listed_sizes.get(path, -1) if is_listed else get_size(path)
+        return listed.get(path, -1) if is_listed else get_size(path)
 
     return [look_up(path) for path in paths]
 
@@ -251,9 +251,8 @@ def get_sizes(paths: Sequence[str]) -> list[int]:
 def total_bytes(paths: Sequence[str]) -> int:
     """Returns the sum of the sizes of files. Raises the errors of `read_bytes`."""
     sizes = get_sizes(paths)
-    for path, size in zip(paths, sizes, strict=True):
-        if size < 0:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if -1 in sizes:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), paths[sizes.index(-1)])
     return sum(sizes)
 
 
@@ -276,9 +275,7 @@ def list_children(base: str) -> Iterator[tuple[str, int]]:
 def list_names(base: str) -> list[str]:
     """Returns the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
     if is_url(base):
-        base = base.rstrip("/") + "/"
-        relative_paths = (path[len(base) :] for path, _ in get_store(base).list(base, recursive=False))
-        return sorted({path.split("/", 1)[0] for path in relative_paths if path})
+        return sorted({name.rstrip("/") for name, _ in list_children(base)})
     return sorted(os.listdir(base)) if os.path.isdir(base) else []
 
 
@@ -323,9 +320,8 @@ def remove(path: str) -> None:
 def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
     """Checks that files exist, can be opened, and have the sizes that the manifest gives; a store is asked once."""
     if paths and is_url(paths[0]):
-        found = _list_sizes(dict.fromkeys(map(_folder, paths)))
-        for path, size in zip(paths, sizes, strict=True):
-            _check_found(path, size, found.get(path))
+        for path, size, found in zip(paths, sizes, get_sizes(paths), strict=True):
+            _check_found(path, size, found)
         return
     begun, n = time.monotonic(), _ASKED_AT_ONCE
     _check_local(paths[:n], sizes[:n])
@@ -342,7 +338,7 @@ def _check_local(paths: Sequence[str], sizes: Sequence[int]) -> None:
         try:
             status = os.stat(path)
         except FileNotFoundError:
-            return _check_found(path, size, None)
+            return _check_found(path, size, -1)
         except OSError as error:
             raise _explain_reading(path, error) from error
         if not stat.S_ISREG(status.st_mode):
@@ -352,9 +348,9 @@ def _check_local(paths: Sequence[str], sizes: Sequence[int]) -> None:
             raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
 
 
-def _check_found(path: str, expected: int, found: int | None) -> None:
-    """Refuses a file that is missing (None), or that has another size than the manifest gives."""
-    if found is None:
+def _check_found(path: str, expected: int, found: int) -> None:
+    """Refuses a file that is missing (-1), or that has another size than the manifest gives."""
+    if found < 0:
         raise FormatError(f"{path} is missing. Copy the dataset again.")
     if found != expected:
         raise FormatError(f"{path} must have {expected:,} bytes, as its manifest says, got {found:,}. Copy it again.")
@@ -390,11 +386,6 @@ def _explain_reading(path: str, error: OSError) -> DataError:
 def _check_size(path: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise FormatError(f"{path} must have at most {max_bytes:,} bytes, got {size:,}.")
-
-
-def _list_sizes(folders: Iterable[str]) -> dict[str, int]:
-    """Returns the size of each file in folders of a store, by its URL."""
-    return {path: size for folder in folders for path, size in get_store(folder).list(f"{folder}/", recursive=False)}
 
 
 def _folder(path: str) -> str:

@@ -128,11 +128,9 @@ class HuggingFaceStore(FileStore):
             self._commit(remote[0], [self._hub.CommitOperationDelete(path) for path in paths], "Remove")
 
     def _look_up(self, url: str) -> dict[str, Any] | None:
-        try:
-            with self._explain(url):
-                return cast(dict[str, Any], self._files.info(url, refresh=True))
-        except FileNotFoundError:
-            return None
+        with contextlib.suppress(FileNotFoundError), self._explain(url):
+            return cast(dict[str, Any], self._files.info(url, refresh=True))
+        return None
 
     def _resolve(self, url: str) -> Any:
         with self._explain(url):

@@ -68,7 +68,10 @@ class RangeReader:
             try:
                 frames.append(request.data.result()[one.begin - request.begin : one.end - request.begin])
             except BaseException:  # so that the next read requests the range again
-                self._drop(one.object, request)
+                with self._lock:
+                    if request in self._requests[one.object]:
+                        self._requests[one.object].remove(request)
+                        self._unread_bytes -= request.unread
                 raise
         return frames
 
@@ -92,12 +95,6 @@ class RangeReader:
         self._unread_bytes -= size
         if not request.unread and request in self._requests[one.object]:
             self._requests[one.object].remove(request)
-
-    def _drop(self, number: int, request: _Request) -> None:
-        with self._lock:
-            if request in self._requests[number]:
-                self._requests[number].remove(request)
-                self._unread_bytes -= request.unread
 
     def _drop_oldest(self, asked: int) -> None:
         """Drops the oldest unread requests if they keep many times the bytes of the largest call."""

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from tfpipe.errors import DataError
@@ -174,10 +174,9 @@ class Store(FileStore):
 
     def _find_meta(self, url: str) -> Any:
         """Returns what obstore knows of an object; None if there is none."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self._head(url)
-        except FileNotFoundError:
-            return None
+        return None
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Implements `FileStore.list`."""
@@ -283,10 +282,6 @@ class Store(FileStore):
 
 def _without_markers(entries: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """Leaves out the empty objects by which other tools mark a folder. obstore drops the slash at their end."""
-    previous: tuple[str, int] | None = None
-    for entry in entries:
-        if previous is not None and not (previous[1] == 0 and entry[0].startswith(f"{previous[0]}/")):
-            yield previous
-        previous = entry
-    if previous is not None:
-        yield previous
+    for entry, (following, _) in pairwise(chain(entries, [("", 0)])):
+        if entry[1] or not following.startswith(f"{entry[0]}/"):
+            yield entry

@@ -63,12 +63,10 @@ class TensorFlowStore(FileStore):
 
     def size(self, url: str) -> int:
         """Implements `FileStore.size`."""
-        try:
-            with self._explain(url):
-                status = self._tf.io.gfile.stat(url)
-        except FileNotFoundError:
-            return -1
-        return -1 if self._tf.io.gfile.isdir(url) else int(status.length)
+        with contextlib.suppress(FileNotFoundError), self._explain(url):
+            status = self._tf.io.gfile.stat(url)
+            return -1 if self._tf.io.gfile.isdir(url) else int(status.length)
+        return -1
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Implements `FileStore.list`."""
