@@ -27,7 +27,7 @@ def test_images_are_added_and_what_a_record_does_not_say_is_not() -> None:
     assert (stats.images, stats.formats, stats.labels) == (5, {"PNG": 2, "JPEG": 2}, {2: 2, 0: 1, 1: 1})
     assert stats.heights == SideStats(smallest=7, largest=12, total=39)
     assert stats.widths == SideStats(smallest=5, largest=100, total=196)
-    assert ShardStats().to_image_sizes() == ImageSizes(0, 0, 0.0, 0, 0, 0.0)
+    assert ShardStats().to_split_info("train", [], 0).sizes == ImageSizes(0, 0, 0.0, 0, 0, 0.0)
 
 
 def test_shards_in_any_order_and_cut_make_the_same_sum() -> None:

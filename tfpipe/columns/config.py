@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.file_names import check_column_name
+from tfpipe.format.file_names import is_column_name
 from tfpipe.system.options import Choice, Flag, Unchecked, check_options, option
 
 On = Literal["name", "number", "digest"]
@@ -39,7 +39,11 @@ class ColumnConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_column_name(self.name)
+        if not is_column_name(self.name):
+            raise ConfigError(
+                "A column's name must have at most 64 letters, digits, dashes and underscores, and begin with a letter "
+                f"or a digit, got {self.name!r}."
+            )
         if self.default and self.missing != "default":
             raise ConfigError(f"`default` goes with `missing` default, got {self.missing!r}. Leave one of them out.")
 

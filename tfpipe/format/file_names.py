@@ -87,16 +87,6 @@ def is_column_name(name: str) -> bool:
     return isinstance(name, str) and _COLUMN.fullmatch(name) is not None
 
 
-def check_column_name(name: str) -> str:
-    """Returns `name`. Raises `ConfigError` if it cannot name a column."""
-    if not is_column_name(name):
-        raise ConfigError(
-            "A column's name must have at most 64 letters, digits, dashes and underscores, and begin with a letter or "
-            f"a digit, got {name!r}."
-        )
-    return name
-
-
 def index_name(shard: str) -> str:
     """Returns the path of a shard's index, relative to the dataset; a layer has an index folder of its own."""
     folder, _, name = shard.rpartition("/")

@@ -64,7 +64,8 @@ def explain_misfit(first: Manifest, other: Manifest) -> str | None:
             return f"The classes of {name!r} must begin with those in {first.directory}, in their order."
     if other.label_names[: len(first.label_names)] != first.label_names:
         return f"The classes must begin with those of {first.directory}, in their order."
-    if first.image_key is not None and _list_form(first) != _list_form(other):
+    forms = [[one.image.get(name) for name in ("encoding", "square", "resize_short")] for one in (first, other)]
+    if first.image_key is not None and forms[0] != forms[1]:
         return f"The images must have the form of those in {first.directory}."
     return None
 
@@ -73,10 +74,6 @@ def describe_spec(spec: FeatureSpec) -> str:
     """Describes the number and kind of a feature's values in words, such as "a list of int64"."""
     kind = spec.dtype if spec.kind == "values" else spec.tensor or spec.kind
     return f"{'one' if spec.shape == () else 'a list of'} {kind}"
-
-
-def _list_form(manifest: Manifest) -> list[object]:
-    return [manifest.image.get(name) for name in ("encoding", "square", "resize_short")]
 
 
 def _join_schemas(manifests: Sequence[Manifest]) -> Schema:

@@ -93,8 +93,6 @@ class FeatureSpec:
             or not all(type(n) is int and 1 <= n <= _MAX_DIMENSION for n in self.shape)
         ):
             return f"every dimension must be at least 1, got {self.shape}."
-        if self.kind not in get_args(Kind):
-            return f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}."
         if (self.kind == "tensor") != (self.tensor is not None):
             return f"`tensor` belongs to the kind tensor, got {self.kind!r}."
         tensor = self.tensor
@@ -146,15 +144,17 @@ class FeatureSpec:
         value = features.get(self.name)
         if self.kind == "values":
             return value
-        if self.tensor is not None and self.tensor.encoding == "list":
-            return self._read_list(value, features)
-        if not isinstance(value, list) or (self.shape == () and len(value) != 1):
-            raise FormatError(
-                f"Feature {self.name!r} must be {'one value' if self.shape == () else 'a list'} of bytes."
-            )
-        if self.kind == "mask":
-            return value[0]
         try:
+            if self.tensor is not None and self.tensor.encoding == "list":
+                if value is None or not len(value):  # a record without values has an empty tensor
+                    value = [] if self.dtype == "bytes" else np.empty(0, self.tensor.bits)
+                if isinstance(value, list) != (self.dtype == "bytes"):
+                    raise FormatError(f"a list of {self.dtype}")
+                return self.tensor.read_list(value, get_sizes(self.tensor, features))
+            if not isinstance(value, list) or (self.shape == () and len(value) != 1):
+                raise FormatError(f"{'one value' if self.shape == () else 'a list'} of bytes")
+            if self.kind == "mask":
+                return value[0]
             if self.tensor is not None:
                 return self.tensor.read_bits(value[0], get_sizes(self.tensor, features))
             texts = [text.decode() for text in value]
@@ -163,18 +163,6 @@ class FeatureSpec:
         except FormatError as error:
             raise FormatError(f"Feature {self.name!r} must be {error}.") from None
         return texts[0] if self.shape == () else texts
-
-    def _read_list(self, value: Feature, features: Mapping[str, Feature]) -> NDArray[Any]:
-        """Reads a tensor that is stored as a list of values; a record without values has an empty tensor."""
-        assert self.tensor is not None
-        if value is None or not len(value):
-            value = [] if self.dtype == "bytes" else np.empty(0, self.tensor.bits)
-        if isinstance(value, list) != (self.dtype == "bytes"):
-            raise FormatError(f"Feature {self.name!r} must be a list of {self.dtype}.")
-        try:
-            return self.tensor.read_list(value, get_sizes(self.tensor, features))
-        except FormatError as error:
-            raise FormatError(f"Feature {self.name!r} must be {error}.") from None
 
     def check(self, value: Any) -> FeatureLike:
         """Returns `value` in a form that `encode_example` writes with this dtype."""

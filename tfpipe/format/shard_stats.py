@@ -103,28 +103,23 @@ class ShardStats:
         for name, counts in other.label_counts.items():
             self.label_counts.setdefault(name, Counter()).update(counts)
 
-    def to_image_sizes(self) -> ImageSizes:
-        """Returns the sizes of the images, all zeros without images."""
-        images, heights, widths = max(1, self.images), self.heights, self.widths
-        return ImageSizes(
-            min_height=heights.smallest or 0,
-            max_height=heights.largest,
-            mean_height=round(heights.total / images, 1),
-            min_width=widths.smallest or 0,
-            max_width=widths.largest,
-            mean_width=round(widths.total / images, 1),
-        )
-
     def to_split_info(self, name: str, shards: Iterable[ShardInfo], num_classes: int, label_base: int = 0) -> SplitInfo:
         """Returns the manifest's entry for a split with these images."""
-        per_record = self.per_record
+        images, heights, widths, per_record = max(1, self.images), self.heights, self.widths, self.per_record
         counts = ImagesPerRecord(per_record.total, per_record.smallest or 0, per_record.largest)
         return SplitInfo(
             name=name,
             shards=tuple(shards),
             formats=sort_counts(self.formats),
             class_counts=tuple(self.labels[k + label_base] for k in range(num_classes)),
-            sizes=self.to_image_sizes(),
+            sizes=ImageSizes(  # all zeros without images
+                min_height=heights.smallest or 0,
+                max_height=heights.largest,
+                mean_height=round(heights.total / images, 1),
+                min_width=widths.smallest or 0,
+                max_width=widths.largest,
+                mean_width=round(widths.total / images, 1),
+            ),
             seekable_jpegs=self.seekable_jpegs,
             tensors=dict(sorted(self.tensors.items())),
             masks=dict(sorted(self.masks.items())),

@@ -1,5 +1,6 @@
 """Makes the files with which TensorFlow Datasets (TFDS) opens a dataset, without importing TFDS."""
 
+import contextlib
 import json
 import logging
 import re
@@ -61,11 +62,9 @@ def make_files(manifest: Manifest, file_format: str = "tfrecord") -> dict[str, s
 
 def can_represent(manifest: Manifest) -> bool:
     """Returns whether TFDS can represent the features: some names it cannot nest, and some tensors it cannot read."""
-    try:
-        features_json(manifest)
-    except ConfigError:
-        return False
-    return True
+    with contextlib.suppress(ConfigError):
+        return bool(features_json(manifest))
+    return False
 
 
 def features_json(manifest: Manifest) -> str:

@@ -123,7 +123,9 @@ class TensorType:
         if not hasattr(value, "dtype") and array.dtype.name != self.dtype:
             array = self._convert_plain(array)
         if array.dtype.name != self.dtype or not self._fits(array.shape):
-            raise ConfigError(f"{self}, got {_describe(array)}")
+            is_number = array.dtype.kind not in "OSUV" or array.dtype.name == "bfloat16"
+            got = f"{array.dtype.name} {list(array.shape)}" if is_number else f"values of {array.dtype.name}"
+            raise ConfigError(f"{self}, got {got}")
         if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and self.bits.byteorder == ">"):
             array = array.astype(array.dtype.newbyteorder("<"))
         return np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` adds an axis to a single number
@@ -207,12 +209,6 @@ def get_numpy_dtype(dtype: TensorDType) -> np.dtype[Any]:
             import ml_dtypes
     numpy_dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     return numpy_dtype
-
-
-def _describe(array: NDArray[Any]) -> str:
-    if array.dtype.kind in "OSUV" and array.dtype.name != "bfloat16":
-        return f"values of {array.dtype.name}"
-    return f"{array.dtype.name} {list(array.shape)}"
 
 
 def read_tensor_proto(data: bytes) -> TensorProto | None:
