@@ -134,11 +134,11 @@ def load_index(job: FileJob, damaged: list[Damage]) -> IndexTable | None:
             return decode_index(data, job.shard.bytes, job.shard.records, is_packed=bool(job.compression))
     except FormatError as error:
         damaged.append(Damage(name, "index", str(error).split(". ")[0].rstrip(".")))
-    try:  # read the index without the manifest: it may still tell where records are, and `scan` drops a wrong one
+    # Read without the manifest the index may still tell where records are, and `scan` drops a wrong one.
+    with contextlib.suppress(FormatError, ValueError):
         last = data.rstrip(b"\n").rpartition(b"\n")[2].split()
         return decode_index(data, sum(map(int, last)), data.count(b"\n")) if len(last) == 2 and data else None
-    except (FormatError, ValueError):
-        return None
+    return None
 
 
 class Tally:

@@ -29,16 +29,7 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
-from tfpipe.integrity.check_file import (
-    FRAMING_KINDS,
-    Counters,
-    FileJob,
-    FileReport,
-    Tally,
-    add_fault,
-    load_index,
-    scan_content,
-)
+from tfpipe.integrity import check_file
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.foreign.infer_schema import infer_schema
@@ -163,7 +154,7 @@ def _find_columns(history: History) -> tuple[Manifest, list[Damage]]:
     return manifest, unusable
 
 
-def _identity(source: str, history: History, jobs: list[FileJob], quick: bool) -> str:
+def _identity(source: str, history: History, jobs: list[check_file.FileJob], quick: bool) -> str:
     """Returns a hash of everything that shapes the result. After a change of the source a repair begins anew."""
     paths = [file_io.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
     layers = [layer.job for layer in history.catalog.layers]
@@ -200,25 +191,20 @@ def _write_dataset(
     counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": losses}, indent=1)
     file_io.write_file(file_io.join(data, file_names.REPAIR), text.encode() + b"\n")
-    for name, content in make_dataset_files(_describe(manifest, splits)).items():
-        file_io.write_file(file_io.join(data, name), content)
-
-
-def _describe(manifest: Manifest, splits: _Splits) -> Manifest:
-    """Returns the new manifest, which keeps the counts of changed images but names no duplicate or quarantined ones."""
-    infos = {
-        name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
-        for name, split in manifest.splits.items()
-        if name in splits
-    }
-    return replace(
+    repaired = replace(  # keeps the counts of changed images, but names no duplicate or quarantined ones
         manifest,
-        splits=infos,
+        splits={
+            name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
+            for name, split in manifest.splits.items()
+            if name in splits
+        },
         duplicates=Duplicates({}, 0, manifest.duplicates.dropped),
         quarantined=0,
-        fingerprint=hash_values(manifest.fingerprint, *(shard.info.sha256 for _, shard in chain(*splits.values()))),
+        fingerprint=hash_values(manifest.fingerprint, *(info.sha256 for info in infos)),
         tool_version=__version__,
     )
+    for name, content in make_dataset_files(repaired).items():
+        file_io.write_file(file_io.join(data, name), content)
 
 
 def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | None:
@@ -237,9 +223,17 @@ def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | 
                 raw_bytes = len(stored[0])
     if keys.IMAGE_ENCODED not in found.features:
         return None
+    least, most = found.features[keys.IMAGE_ENCODED].min_values, found.features[keys.IMAGE_ENCODED].max_values
     labels, side = _label_names(directory, found), math.isqrt(raw_bytes // 3)
     try:
-        schema = _infer_schema(found)
+        standard = image_schema(
+            labeled=keys.CLASS_LABEL in found.features,
+            boxes=keys.BBOX_XMIN in found.features,
+            box_labels={keys.BBOX_XMIN, keys.BBOX_LABEL} <= found.features.keys(),
+            images=() if most <= 1 else (most,) if least == most else None,
+        )
+        extra = [spec for spec in infer_schema(found, _KEYS, []).features if spec.name not in standard]
+        schema = keys.Schema((*standard.features, *extra))  # the format's own features, then all others
     except ConfigError as error:
         raise DataError(f"The manifest cannot be made from the records of {directory}: {error}") from None
     splits: dict[str, SplitInfo] = {}
@@ -254,19 +248,6 @@ def _recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | 
         image={"encoding": "raw", "square": side} if side else {"encoding": "keep"},
         tool_version=__version__,
     )
-
-
-def _infer_schema(scan: FileScan) -> keys.Schema:
-    """Returns the schema: the format's own features, which are written together, then all other features."""
-    found = scan.features
-    boxes, box_labels = keys.BBOX_XMIN in found, keys.BBOX_LABEL in found
-    least, most = found[keys.IMAGE_ENCODED].min_values, found[keys.IMAGE_ENCODED].max_values
-    images = () if most <= 1 else (most,) if least == most else None
-    standard = image_schema(
-        labeled=keys.CLASS_LABEL in found, boxes=boxes, box_labels=boxes and box_labels, images=images
-    )
-    extra = [spec for spec in infer_schema(scan, _KEYS, []).features if spec.name not in standard]
-    return keys.Schema((*standard.features, *extra))
 
 
 def _examples(path: str) -> Iterator[dict[str, Feature]]:
@@ -295,13 +276,17 @@ def _label_names(directory: str, scan: FileScan) -> tuple[str, ...]:
 
 
 def repair_shard(
-    content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
+    content: ContentCheck,
+    manifest: Manifest,
+    staging: RepairFolder,
+    counters: check_file.Counters,
+    job: check_file.FileJob,
 ) -> WrittenShard:
     """Writes a shard's undamaged records as a new shard, unless an earlier run did; damage raises no error."""
     name = job.name.replace("/", "-")  # the shards of layers go into the same folder
     if (written := staging.find_finished(name)) is not None:
         return written
-    columns, progress, report = _ColumnValues(manifest, job), Tally(counters), FileReport(job)
+    columns, progress, report = _ColumnValues(manifest, job), check_file.Tally(counters), check_file.FileReport(job)
     count = partial(_count, replace(content, schema=columns.schema), job.seekable)
     with staging.new_shard(name, count, columns.schema, content.label_names) as writer:
         for payload, record in _good_records(content, columns, progress, report):
@@ -312,19 +297,19 @@ def repair_shard(
 
 
 def _good_records(
-    content: ContentCheck, columns: "_ColumnValues", progress: Tally, report: FileReport
+    content: ContentCheck, columns: "_ColumnValues", progress: check_file.Tally, report: check_file.FileReport
 ) -> Iterator[tuple[bytes, Content]]:
     """Yields the payload and the content of every undamaged record, and adds the damages to `report.damaged`."""
     job, lost = report.job, report.damaged
     try:
         with file_io.open_file(job.path) as file:
-            reader, index = HashedReader(file), load_index(job, lost)
+            reader, index = HashedReader(file), check_file.load_index(job, lost)
             report.bytes = reader.size
-            for item, record in scan_content(reader, report, content, index):
+            for item, record in check_file.scan_content(reader, report, content, index):
                 assert record is not None
                 report.records += 1
                 progress.step(item.offset + item.size, report.records, len(lost))
-                is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
+                is_sure = not any(damage.kind in check_file.FRAMING_KINDS for damage in lost)
                 if index is not None:
                     is_sure = item.number < len(index) and int(index[item.number, 1]) == item.size
                 if columns.hides(item.number, is_sure):
@@ -339,7 +324,7 @@ def _good_records(
                     except _NoValue as error:
                         lost.append(Damage(job.name, "column", str(error), item.number, item.offset, record.key))
     except (OSError, FormatError) as error:
-        add_fault(report, error)
+        check_file.add_fault(report, error)
 
 
 class _NoValue(Exception):
@@ -349,7 +334,7 @@ class _NoValue(Exception):
 class _ColumnValues:
     """The values of the columns for the records of a shard, and which of these records are deleted."""
 
-    def __init__(self, manifest: Manifest, job: FileJob) -> None:
+    def __init__(self, manifest: Manifest, job: check_file.FileJob) -> None:
         assert job.shard is not None
         self.schema, self._records = manifest.full_schema, job.shard.records
         shards, chosen = manifest.splits[job.split].shards, manifest.splits[job.split].chosen

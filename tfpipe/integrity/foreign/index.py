@@ -22,7 +22,7 @@ from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
-from tfpipe.integrity.foreign.infer_schema import Classes, LabelBase
+from tfpipe.integrity.foreign.infer_schema import LabelBase
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys, read_records, scan_file
 from tfpipe.integrity.progress import run_on_files
@@ -100,7 +100,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         if len(by_kind) > 1:
             examples = ", ".join(f"{path} is {kind or 'not'}" for kind, path in sorted(by_kind.items()))
             raise ConfigError(f"All files of a dataset must be compressed in one way: {examples}. Index them apart.")
-        compression = next(iter(by_kind), "")
+        compression: Compression = next(iter(by_kind), "")
         first, widths = _read_first(heads, compression, options.tensors)
         tensors = infer_schema.find_tensors(options.tensors, first, widths)
         images = (options.image_key,) if isinstance(options.image_key, str) else tuple(options.image_key)
@@ -147,8 +147,8 @@ def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, s
         total.merge(scan)
     schema = infer_schema.infer_schema(total, keys, notes)
     infer_schema.check_images(schema, total, keys, root)
-    labels = infer_schema.infer_labels(schema, total, keys, options.label_base, metadata)
-    if labels.key is None and options.label_key is not None:
+    label_key, label_base, names = infer_schema.infer_labels(schema, total, keys, options.label_base, metadata)
+    if label_key is None and options.label_key is not None:
         raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave `label_key` out.")
     for scan in scans:
         expected = metadata.file_records.get(os.path.basename(scan.job.name), scan.records)
@@ -160,11 +160,13 @@ def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, s
         notes.append(f"{other:,} images have formats that TensorFlow does not decode: {listed}.")
     is_beside = file_io.resolve_links(options.output or root) == file_io.resolve_links(root)
     is_packed = scans[0].job.compression and all(scan.index is not None for scan in scans)
-    splits = {split: _make_split(split, scans, labels, schema, keys) for split in {scan.job.split: 0 for scan in scans}}
+    splits = dict[str, SplitInfo]()
+    for name in dict.fromkeys(scan.job.split for scan in scans):
+        splits[name] = _make_split([scan for scan in scans if scan.job.split == name], schema, keys, names, label_base)
     return Manifest(
         name=metadata.name or os.path.basename(root) or "dataset",
         splits=splits if is_packed else {name: replace(split, unpacked_bytes=0) for name, split in splits.items()},
-        label_names=labels.names,
+        label_names=names,
         schema=schema,
         noticed=sort_counts(total.stats.noticed),
         fingerprint=hashlib.sha256(b"".join(scan.sha256.encode() for scan in scans)).hexdigest(),
@@ -172,16 +174,17 @@ def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, s
         foreign=Foreign(
             root="." if is_beside else root,
             image_key=next(iter(keys.images), None),
-            label_key=labels.key,
-            label_base=labels.base,
+            label_key=label_key,
+            label_base=label_base,
             compression=scans[0].job.compression,
             more_images=keys.images[1:],
         ),
     )
 
 
-def _make_split(name: str, scans: Sequence[FileScan], labels: Classes, schema: Schema, keys: Keys) -> SplitInfo:
-    scans = [scan for scan in scans if scan.job.split == name]
+def _make_split(
+    scans: Sequence[FileScan], schema: Schema, keys: Keys, names: Sequence[str], label_base: int
+) -> SplitInfo:
     shards = [ShardInfo(scan.job.name, scan.records, scan.file_bytes, scan.sha256) for scan in scans]
     stats = merge_stats(scan.stats for scan in scans)
     if get_images_shape(schema, keys.images) == ():
@@ -190,7 +193,7 @@ def _make_split(name: str, scans: Sequence[FileScan], labels: Classes, schema: S
     for spec in schema.tensors:
         assert spec.tensor is not None
         stats.tensors[spec.name].forget_sizes(spec.tensor.num_unknown)
-    info = stats.to_split_info(name, shards, len(labels.names) if labels.key is not None else 0, labels.base)
+    info = stats.to_split_info(scans[0].job.split, shards, len(names), label_base)
     return replace(info, unpacked_bytes=sum(scan.unpacked_bytes for scan in scans))
 
 

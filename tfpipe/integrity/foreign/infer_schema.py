@@ -1,8 +1,9 @@
 """Infers the keys of foreign records from the first record, and their schema and labels from a scan of all."""
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -24,15 +25,6 @@ _IMAGE_KEYS = (IMAGE_ENCODED, "image", "image_raw", "img", "jpeg", "jpg", "png")
 _TENSOR = re.compile(r"(?P<name>.+)=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
 _MAX_SHOWN = 12
 _MAX_CLASSES = 1_000_000
-
-
-@dataclass(frozen=True)
-class Classes:
-    """The classes of a dataset: their feature, the number of the first class, and their names."""
-
-    key: str | None = None  # None without usable labels
-    base: int = 0  # the number stored for class 0
-    names: tuple[str, ...] = ()  # the stored numbers as text, if the classes have no names
 
 
 def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
@@ -72,13 +64,9 @@ def _may_be_image(value: Feature) -> bool:
 
 
 def _is_image(value: Feature) -> bool:
-    if not isinstance(value, list) or not value:
-        return False
-    try:
-        read_image_header(value[0])
-    except BadImage:
-        return False
-    return True
+    with contextlib.suppress(BadImage):
+        return isinstance(value, list) and len(value) > 0 and bool(read_image_header(value[0]))
+    return False
 
 
 def find_tensors(
@@ -185,21 +173,23 @@ def check_images(schema: Schema, scan: FileScan, keys: Keys, where: str) -> None
     check_formats(scan.stats, keys, where)
 
 
-def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata) -> Classes:
-    """Infers the classes, their names, and the number that is stored for the first class.
+def infer_labels(
+    schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata
+) -> tuple[str | None, int, tuple[str, ...]]:
+    """Infers the feature with the class (None without), the number stored for class 0, and the names of classes.
 
-    A negative label means no class, as in the unlabeled splits of TFDS.
+    Classes without names get their numbers. A negative label means no class, as in the unlabeled splits of TFDS.
     """
     key, notes = keys.label, metadata.notes
     if key is None:
         notes.append(f"No feature was found to be a class: the dataset has no labels.{_suggest_label(schema)}")
-        return Classes()
+        return None, 0, ()
     if key in schema and (schema[key].dtype, schema[key].shape) == ("float", ()):
-        return Classes(key)
+        return key, 0, ()
     stored = sorted(label for label in scan.stats.labels if label >= 0)
     if (reason := _find_no_classes(schema, key, stored)) is not None:
         notes.append(f"The dataset has no labels: {key!r} {reason}.")
-        return Classes()
+        return None, 0, ()
     names = metadata.classes.get(key) or metadata.listed
     if base != "auto":
         first = int(base)
@@ -215,7 +205,7 @@ def infer_labels(schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, me
     if names and len(names) < count:
         notes.append(f"Not used: {len(names):,} label names for {count:,} classes.")
         names = ()
-    return Classes(key, first, names or _names_in_records(scan, first, count))
+    return key, first, names or _names_in_records(scan, first, count)
 
 
 def _suggest_label(schema: Schema) -> str:

@@ -142,16 +142,13 @@ class FileScan:
             if self.records == _PROBED_RECORDS:
                 check_formats(self.stats, keys, name)
         if keys.label is not None:
-            self._add_label(features.get(keys.label), features.get(keys.text or ""))
-
-    def _add_label(self, value: Feature, text: Feature) -> None:
-        if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.size != 1:
-            return
-        label, labels = int(value[0]), self.stats.labels
-        if label in labels or len(labels) < _MAX_LABELS:
-            labels[label] += 1
-            if isinstance(text, list) and len(text) == 1:
-                self._add_texts(label, {text[0]})
+            value, text = features.get(keys.label), features.get(keys.text or "")
+            if isinstance(value, np.ndarray) and value.dtype == np.int64 and value.size == 1:
+                label, labels = int(value[0]), self.stats.labels
+                if label in labels or len(labels) < _MAX_LABELS:
+                    labels[label] += 1
+                    if isinstance(text, list) and len(text) == 1:
+                        self._add_texts(label, {text[0]})
 
     def merge(self, other: "FileScan") -> None:
         """Adds the statistics of another file."""
