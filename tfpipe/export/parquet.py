@@ -26,7 +26,13 @@ def write_parquet(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest
     """Writes a Parquet file with a row group for each hundred rows or 32 MiB of images."""
     import pyarrow.parquet
 
-    columns = _name_columns(manifest)
+    columns: dict[str, FeatureSpec] = {}
+    reserved = {"image", "label", *(["images"] if manifest.has_several_images else [])}
+    for spec in list_columns(manifest):
+        name = spec.name
+        while name in reserved or name in columns:  # a name that the layout uses itself
+            name += "_"
+        columns[name] = spec
     schema = _make_schema(columns, manifest)
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         rows: list[dict[str, Any]] = []
@@ -39,18 +45,6 @@ def write_parquet(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest
                 rows, num_bytes = [], 0
         if rows:
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-
-
-def _name_columns(manifest: Manifest) -> dict[str, FeatureSpec]:
-    """Returns the features by the names of their columns; a name that the layout uses itself gets a `_` at its end."""
-    named: dict[str, FeatureSpec] = {}
-    reserved = {"image", "label", *(["images"] if manifest.has_several_images else [])}
-    for spec in list_columns(manifest):
-        name = spec.name
-        while name in reserved or name in named:
-            name += "_"
-        named[name] = spec
-    return named
 
 
 def _make_schema(columns: Mapping[str, FeatureSpec], manifest: Manifest) -> Any:

@@ -12,7 +12,6 @@ import numpy as np
 from tfpipe.dataset.dataset_files import check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import HIDDEN
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import InfoTable, open_info
@@ -51,7 +50,13 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         history = change.history
         manifest = history.load_state(history.newest, history.newest, with_columns=False)
         with open_info(manifest) as table:
-            _check_names(table, manifest, names)
+            if record_info.NAME not in table.columns:
+                raise ConfigError(f"Records are deleted by their names, and those of {manifest.directory} have none.")
+            if unknown := table.list_unknown(tuple(names), "stored"):
+                raise ConfigError(
+                    f"Each name must belong to a record of {manifest.directory}, got {len(unknown):,} of "
+                    f"{len(names):,} that do not, such as {unknown[0]!r}. Nothing is deleted."
+                )
             rows = {split: _find(table, split, names) for split in manifest.splits}
             query = f"SELECT count(*) FROM stored WHERE {record_info.NAME} IN (SELECT unnest(?))"
             stored: int = table.connection.execute(query, [list(names)]).fetchone()[0]
@@ -68,16 +73,6 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         layer = change.make_layer("delete", job, records=records, hidden=hidden)
         change.commit([layer])
         return Deleted(layer.number, records, before)
-
-
-def _check_names(table: InfoTable, manifest: Manifest, names: Sequence[str]) -> None:
-    if record_info.NAME not in table.columns:
-        raise ConfigError(f"Records are deleted by their names, and those of {manifest.directory} have none.")
-    if unknown := table.list_unknown(tuple(names), "stored"):
-        raise ConfigError(
-            f"Each name must belong to a record of {manifest.directory}, got {len(unknown):,} of {len(names):,} that "
-            f"do not, such as {unknown[0]!r}. Nothing is deleted."
-        )
 
 
 def _find(table: InfoTable, split: str, names: Sequence[str]) -> tuple[Any, Any]:

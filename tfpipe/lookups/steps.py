@@ -9,7 +9,6 @@ import numpy as np
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.epoch_weights import RECORD_MASK
 from tfpipe.engine.open_maker import locate_split
-from tfpipe.engine.parse import Column
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
@@ -53,7 +52,12 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
     source = plan.source
     numbers = stored.numbers if source.chosen is None else source.chosen.numbers[stored.numbers]
     name_key = source.schema.name_key
-    names = [""] * len(numbers) if name_key is None else _list_texts(stored.columns[name_key])
+    names = [""] * len(numbers)
+    if name_key is not None:
+        column = stored.columns[name_key]
+        texts, firsts = column.list_bytes(), column.firsts
+        for row in np.flatnonzero(column.counts).tolist():
+            names[row] = texts[firsts[row]].decode("utf-8", "surrogateescape")
     labels = np.full(len(numbers), -1)
     if source.label_key is not None:
         column = stored.columns[source.label_key]
@@ -108,12 +112,3 @@ def find_number(plan: BatchPlan, name: str) -> int:
     if not numbers:
         raise ConfigError(f"No record of {split!r} of {manifest.directory} has the name {name!r}.")
     return numbers[0]
-
-
-def _list_texts(column: Column) -> list[str]:
-    """Returns the first value of each record as text; empty where a record has none."""
-    texts, firsts = column.list_bytes(), column.firsts.tolist()
-    return [
-        texts[first].decode("utf-8", "surrogateescape") if count else ""
-        for first, count in zip(firsts, column.counts.tolist(), strict=True)
-    ]

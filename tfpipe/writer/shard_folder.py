@@ -107,10 +107,9 @@ class ShardFolder(WorkingFolder):
 
     def find_written(self, file: str) -> WrittenShard | None:
         """Returns a shard that some run finished; None if its row is missing or was cut off."""
-        try:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             return WrittenShard.from_json(json.loads(file_io.read_regular(self.row_path(file)) or b""))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
+        return None
 
     def find_finished(self, file: str) -> WrittenShard | None:
         """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""

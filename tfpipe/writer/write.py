@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tfpipe._version import __version__
@@ -205,12 +204,12 @@ def put_together(
     job: WriteJob,
     name: str,
     written: Mapping[str, list[WrittenShard]],
-    stands_on: Mapping[str, str] = MappingProxyType({}),
+    stands_on: Mapping[str, str] | None = None,
 ) -> None:
     """Moves shards to the result and writes its other files; a column `stands_on` a dataset's split fingerprints."""
     for shards in written.values():
         job.folder.move_shards((shard.info.file, shard) for shard in shards)
-    manifest = replace(make_manifest(name, job.form, written), stands_on=dict(stands_on))
+    manifest = replace(make_manifest(name, job.form, written), stands_on=dict(stands_on or {}))
     for file, data in make_dataset_files(manifest).items():
         file_io.write_file(job.folder.result(file), data, makes_folders=True)
 
