@@ -130,11 +130,11 @@ class Store(FileStore):
         file = _Upload(url, writer)
         try:
             yield cast(IO[bytes], file)
+            file.complete()
         except BaseException as error:
             with contextlib.suppress(Exception):  # a rule of the bucket can remove parts that stay
                 writer.__exit__(type(error), error, None)
             raise
-        file.complete()
 
     def size(self, url: str) -> int:
         """Returns the bytes of an object, or -1 if there is none."""
