@@ -3,7 +3,7 @@
 import contextlib
 import os
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -94,19 +94,21 @@ def _find_sizes(root: str, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
-    """Yields batches of rows and the paths of their images, those of remote files together at the end.
+    """Yields batches of rows and the paths of their images: first local files, then the files of each remote folder.
 
     Paths of masks come with an empty array of rows.
     """
     single = np.zeros(0, np.int64) if "images" in images.details else np.flatnonzero(~images.in_row_groups)
-    remote = list[int]()
+    remote = defaultdict[str, list[int]](list)
     for begin in range(0, len(single), _SIZES_AT_ONCE):
         rows = single[begin : begin + _SIZES_AT_ONCE]
         names = images.get_paths(rows)
         is_remote = np.array([file_io.is_url(name) for name in names], bool) | file_io.is_url(root)
-        remote += rows[is_remote].tolist()
+        for index in np.flatnonzero(is_remote).tolist():
+            remote[file_io.join(root, names[index]).rpartition("/")[0]].append(int(rows[index]))
         yield rows[~is_remote], [names[index] for index in np.flatnonzero(~is_remote).tolist()]
-    yield np.array(remote, np.int64), images.get_paths(np.array(remote, np.int64))
+    for some in remote.values():  # one folder at a time, since a store lists all of its files
+        yield np.array(some, np.int64), images.get_paths(np.array(some, np.int64))
     for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
         owners, names, masks = list[int](), list[str](), list[str]()
         indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
