@@ -202,7 +202,23 @@ def check_plan(plan: BatchPlan) -> None:
         raise ConfigError(f"`{option}` needs labels, and {source.name} has none.")
     if config.one_hot and not source.num_classes:
         raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
-    _check_images(plan)
+    chosen, counts, name = config.images, source.per_record, source.name
+    if counts is None and isinstance(chosen, int):
+        raise ConfigError(f"`images` {chosen} needs records with several images, and {name} has none such.")
+    if counts is not None:
+        most = min(counts.min, MAX_IMAGES)
+        if chosen == "all" and counts.min != counts.max:
+            raise ConfigError(
+                f"`images` all needs the same number of images in every record, and {name} has {counts.min} to "
+                f"{counts.max}. Use first, or a number up to {most}."
+            )
+        if (plan.num_images or 0) > most:
+            raise ConfigError(
+                f"`images` {chosen} must give at most {MAX_IMAGES} images, and no more than each record of {name} has, "
+                f"got {plan.num_images}. Use first, or a number up to {most}."
+            )
+    if config.cache == "decoded" and plan.num_images is not None:
+        raise ConfigError("`cache` decoded keeps one image a record. Set `cache` to bytes, or `images` to first.")
     for option, value in (("as_supervised", True), ("augment", "device"), ("cache", "decoded")):
         if getattr(config, option) == value and not source.has_images:
             raise ConfigError(f"`{option}` {value} needs images, and {source.name} has none.")
@@ -235,25 +251,3 @@ def list_text(features: tuple[BatchFeature, ...]) -> list[str]:
     """Lists the names of the features that hold text."""
     specs = [feature.spec for feature in features]
     return [spec.name for spec in specs if spec.dtype == "bytes" and spec.kind in ("values", "text")]
-
-
-def _check_images(plan: BatchPlan) -> None:
-    """Refuses a number of images of a record that the records do not have."""
-    chosen, counts, name = plan.config.images, plan.source.per_record, plan.source.name
-    if counts is None:
-        if isinstance(chosen, int):
-            raise ConfigError(f"`images` {chosen} needs records with several images, and {name} has none such.")
-        return
-    advice = f"Use first, or a number up to {min(counts.min, MAX_IMAGES)}."
-    if chosen == "all" and counts.min != counts.max:
-        raise ConfigError(
-            f"`images` all needs the same number of images in every record, and {name} has {counts.min} to "
-            f"{counts.max}. {advice}"
-        )
-    if (plan.num_images or 0) > min(counts.min, MAX_IMAGES):
-        raise ConfigError(
-            f"`images` {chosen} must give at most {MAX_IMAGES} images, and no more than each record of {name} has, "
-            f"got {plan.num_images}. {advice}"
-        )
-    if plan.config.cache == "decoded" and plan.num_images is not None:
-        raise ConfigError("`cache` decoded keeps one image a record. Set `cache` to bytes, or `images` to first.")

@@ -161,20 +161,16 @@ def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         image = image.convert("L")
     rgba_palette = mode == "P" and image.palette is not None and image.palette.mode == "RGBA"
     if mode in _ALPHA_MODES or rgba_palette or "transparency" in image.info:
-        return _on_white(image, gray=mode in _GRAY_MODES), ("alpha_composited",)
+        kind, with_alpha = ("L", "LA") if mode in _GRAY_MODES else ("RGB", "RGBA")
+        white = Image.new(kind, image.size, "white")
+        step = max(1, _STRIP_PIXELS // image.width)
+        for top in range(0, image.height, step):  # three more copies of a large image would take a gigabyte
+            strip = image.crop((0, top, image.width, min(top + step, image.height))).convert(with_alpha)
+            white.paste(strip.convert(kind), (0, top), strip.getchannel("A"))
+        return white, ("alpha_composited",)
     if mode == "CMYK":
         return image.convert("RGB"), ("cmyk_to_rgb",)
     return (image if image.mode == "L" else image.convert("RGB")), ()
-
-
-def _on_white(image: Image.Image, *, gray: bool) -> Image.Image:
-    """Composites an image on white in strips, because three more copies of a large image would take a gigabyte."""
-    white = Image.new("L" if gray else "RGB", image.size, "white")
-    step = max(1, _STRIP_PIXELS // image.width)
-    for top in range(0, image.height, step):
-        strip = image.crop((0, top, image.width, min(top + step, image.height))).convert("LA" if gray else "RGBA")
-        white.paste(strip.convert(white.mode), (0, top), strip.getchannel("A"))
-    return white
 
 
 def is_gray_16bit(image: Image.Image) -> bool:

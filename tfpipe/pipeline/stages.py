@@ -47,7 +47,8 @@ def parse_records(plan: BatchPlan) -> Stage:
     The result has "encoded" (string), "label" (int64) if there are labels, "height" and "width" (int64, of the
     original) if the manifest says that every record has them, and each further feature under its own name.
     """
-    source, draws = plan.source, _draws(plan) and not caches_whole(plan.config)
+    source, config = plan.source, plan.config
+    draws = config.training and source.has_images and config.augment != "none" and config.cache != "decoded"
     keys = {} if source.image_key is None else {"encoded": source.image_key}
     if source.label_key is not None:
         keys["label"] = source.label_key
@@ -73,11 +74,6 @@ def parse_records(plan: BatchPlan) -> Stage:
 def caches_whole(config: PipelineConfig) -> bool:
     """Returns whether a cache keeps whole decoded images, to be augmented anew every epoch."""
     return config.cache == "decoded" and config.training
-
-
-def _draws(plan: BatchPlan) -> bool:
-    """Returns whether the augmentation draws random numbers."""
-    return plan.config.training and plan.source.has_images and plan.config.augment != "none"
 
 
 def _add_seeds(plan: BatchPlan, elements: tf.data.Dataset) -> tf.data.Dataset:
@@ -228,9 +224,8 @@ def augment_images(plan: BatchPlan) -> Stage:
         return {**others, "image": augment_on_host(image, flip, config)}
 
     def apply(images: tf.data.Dataset) -> tf.data.Dataset:
-        return map_in_parallel(
-            plan, _add_seeds(plan, images) if caches_whole(config) and _draws(plan) else images, augment
-        )
+        draws = caches_whole(config) and config.augment != "none"
+        return map_in_parallel(plan, _add_seeds(plan, images) if draws else images, augment)
 
     return Stage("augment", apply, settings, "plain resize" if config.augment == "none" else reason)
 

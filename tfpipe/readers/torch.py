@@ -153,13 +153,12 @@ def _make_tensors(has_images: bool, batch: Batch, bfloat16: Set[str]) -> Batch:
     """Makes tensors of all arrays of a batch. Text stays, and tensors of several shapes are lists."""
     tensors: Batch = {}
     for name, value in batch.items():
-        is_bits = name in bfloat16
         if isinstance(value, np.ndarray):
-            tensor = _make_tensor(value, is_bits)
+            tensor = _make_tensor(value, name in bfloat16)
             # Images are [..., 3, height, width] in channels-last memory, without a copy.
             tensors[name] = tensor.movedim(-1, -3) if name == "image" and has_images else tensor
         elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-            tensors[name] = [_make_tensor(array.copy(), is_bits) for array in value]
+            tensors[name] = [_make_tensor(array.copy(), name in bfloat16) for array in value]
         else:
             tensors[name] = value
     return tensors
