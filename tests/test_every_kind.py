@@ -28,10 +28,7 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
-KINDS = ("latents", "captions", "masks", pytest.param("views", marks=pytest.mark.slow), "some")
 COUNT, BATCH, STEPS = 24, 4, 8  # an epoch has 6 steps
-SCHEMA = {"id": fields.Values("int64"), "latents": fields.Tensor("bfloat16", (2, 3))}
-VIEWS = ("back", "front", "side")
 FEATURES = {"latents": ("id", "latents"), "captions": ("caption", "n"), "masks": (MASK_NAME,)}
 
 
@@ -40,7 +37,8 @@ def write_dataset(kind: str, folder: Path) -> Path:
     output = folder / "dataset"
     if kind == "latents":
         records = ({"id": k, "latents": np.full((2, 3), k / 2, ml_dtypes.bfloat16)} for k in range(COUNT))
-        tfpipe.write(records, output, SCHEMA, num_shards=4, workers=0)
+        schema = {"id": fields.Values("int64"), "latents": fields.Tensor("bfloat16", (2, 3))}
+        tfpipe.write(records, output, schema, num_shards=4, workers=0)
         return output
     if kind == "some":
         write_several(output, COUNT, None, num_shards=4)
@@ -51,7 +49,7 @@ def write_dataset(kind: str, folder: Path) -> Path:
     if kind == "views":
         files: dict[str, bytes] = {}
         for k in range(COUNT):
-            files |= {f"{k:02}.{place}.png": make_png(3 * k + n) for n, place in enumerate(VIEWS)}
+            files |= {f"{k:02}.{place}.png": make_png(3 * k + n) for n, place in enumerate(("back", "front", "side"))}
             files[f"{k:02}.txt"] = f"Größe {k}".encode()
         make_dataset(write_tar(folder / "in.tar", files), output, num_shards=4, workers=1)
         return output
@@ -62,7 +60,9 @@ def write_dataset(kind: str, folder: Path) -> Path:
     return output
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=["latents", "captions", "masks", pytest.param("views", marks=pytest.mark.slow), "some"]
+)
 def kind(request) -> str:
     return str(request.param)
 

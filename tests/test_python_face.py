@@ -88,11 +88,14 @@ def test_records_by_number_take_the_same(function: Callable[..., object], small_
     assert refusal(tfpipe.ConfigError, function, tfpipe.mix({small_dataset: 1}), "train") == sentence
 
 
-def test_what_opens_a_dataset_refuses_another_type() -> None:
+def test_another_type_is_refused(small_dataset: Path) -> None:
     assert refusal(tfpipe.ConfigError, tfpipe.load_manifest, None) == "A dataset must be a path or URL, got None."
     assert refusal(tfpipe.ConfigError, tfpipe.mix, ["photos"] * 20) == (
         "`weights` must give each dataset a weight, as in {'photos': 0.7}, got a value of the type list."
     )
+    stages = tfpipe.build_stages(small_dataset, "train", CONFIG)
+    sentence = "A stage must be a tfpipe.Stage(name, function), got <built-in function len>."
+    assert refusal(tfpipe.ConfigError, stages.insert_after, "batch", len) == sentence
 
 
 def test_a_missing_framework_is_a_sentence() -> None:
@@ -110,12 +113,6 @@ for name in {names}:
     done = run_python("-c", code)
     for name, line in zip(names, done.stdout.splitlines(), strict=True):
         assert line.startswith(f"`tfpipe.{name}` needs TensorFlow. Install it with: pip install ")
-
-
-def test_a_function_is_not_a_stage(small_dataset: Path) -> None:
-    stages = tfpipe.build_stages(small_dataset, "train", CONFIG)
-    sentence = "A stage must be a tfpipe.Stage(name, function), got <built-in function len>."
-    assert refusal(tfpipe.ConfigError, stages.insert_after, "batch", len) == sentence
 
 
 def test_texts_are_one_short_line(small_dataset: Path) -> None:

@@ -296,16 +296,13 @@ def first(manifest: Manifest, split: str = "train", **options):
     return next(build_dataset(manifest, split, PipelineConfig(**{**EVALUATION, **options})).as_numpy_iterator())
 
 
-def test_labels(few: Manifest) -> None:
+def test_labels_and_tuples(few: Manifest) -> None:
     batch = first(few)
     assert batch["label"].dtype == np.int32
     assert batch["label"].tolist() == [i % 3 for i in range(8)]
     batch = first(few, one_hot=True)
     assert batch["label"].dtype == np.float32
     np.testing.assert_array_equal(batch["label"], np.eye(3)[np.arange(8) % 3])
-
-
-def test_tuples(few: Manifest) -> None:
     image, label, mask = first(few, "validation", as_supervised=True, batch_size=6)
     assert (image.shape, label.tolist(), mask.tolist()) == ((6, 8, 8, 3), [0, 1, 2, 0, 1, 2], [1.0] * 6)
     assert mask.dtype == np.float32

@@ -432,15 +432,12 @@ def join(batches: list[dict[str, Any]], name: str) -> list[Any]:
     return [row for batch in batches for row in batch[name]]
 
 
-def test_lists_are_ragged(classes: tfpipe.Manifest) -> None:
+def test_lists_are_ragged_or_padded_with_no_class(classes: tfpipe.Manifest) -> None:
     batches = read_all(classes, configure(), jax=False)
     numbers = join(batches, "id")
     assert join(batches, "tags")[:20] == [list_tags(number) for number in numbers[:20]]
     assert join(batches, "pair")[:20] == [list_pair(number) for number in numbers[:20]]
     assert join(batches, "tags")[20:] == [[]] * 4
-
-
-def test_lists_are_padded_with_no_class(classes: tfpipe.Manifest) -> None:
     batches = read_all(classes, configure(training=True, pad_to={"tags": 3}))
     numbers = join(batches, "id")
     assert join(batches, "tags") == [([*list_tags(k)[:3], -1, -1, -1])[:3] for k in numbers]

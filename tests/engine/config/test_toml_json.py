@@ -15,9 +15,6 @@ from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions, TfDataOptions
 from tfpipe.errors import ConfigError
 
-FLAGS = ("max_intra_op_parallelism", "map_fusion", "inject_prefetch")
-"""The options of tf.data beside these whose default is not None."""
-
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
     path = folder / name
@@ -78,7 +75,8 @@ def test_files_hold_every_option_and_each_was_changed() -> None:
     }
     assert set(written) == expected
     assert written["augment_options"]["scale"] == [0.08, 1.0]
-    assert set(written["tf_data"]) == {"shuffle_buffer_size", "block_length", *FLAGS}
+    flags = {"max_intra_op_parallelism", "map_fusion", "inject_prefetch"}
+    assert set(written["tf_data"]) == {"shuffle_buffer_size", "block_length", *flags}
     assert "\n[augment_options]\n" in make_config().to_toml()
 
 

@@ -13,8 +13,6 @@ from tfpipe.format.json_reader import read
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 
-ODD = (math.nan, -math.nan, math.inf, -math.inf)
-
 
 def make_stats(dtype: str, values: np.ndarray) -> TensorStats:
     kind, stats = TensorType(dtype, (None,)), TensorStats()
@@ -33,7 +31,7 @@ def test_the_range_is_that_of_numpy(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", [math.nan, -math.nan, math.inf, -math.inf])
 def test_odd_values_are_counted_and_do_not_hide_the_others(dtype: str, odd: float) -> None:
     with np.errstate(invalid="ignore"):
         stats = make_stats(dtype, np.array([2, odd, -5, odd]))
