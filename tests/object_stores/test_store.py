@@ -5,6 +5,9 @@ import gc
 import hashlib
 import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -227,6 +230,24 @@ def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeyp
     assert refusal(KeyboardInterrupt, write, 2, KeyboardInterrupt()) == ""
     gc.collect()
     assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
+
+
+def test_a_second_interrupt_does_not_wait_for_the_bytes_that_are_sent(store: Store, monkeypatch) -> None:
+    goes_on = threading.Event()
+    writer = Mock(write=Mock(side_effect=lambda data: goes_on.wait(60)), __exit__=lambda *_: goes_on.wait(60))
+    monkeypatch.setattr("obstore.open_writer", lambda *_, **__: writer)
+    main = threading.get_ident()
+
+    def write() -> None:
+        for delay_s in (0.2, 0.4):
+            threading.Timer(delay_s, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with store.create("gs://photos/a") as file:
+            file.write(bytes(object_store.PART_BYTES))
+
+    begin_s = time.monotonic()
+    assert refusal(KeyboardInterrupt, write) == ""
+    assert 0.4 <= time.monotonic() - begin_s < 30
+    goes_on.set()
 
 
 @pytest.mark.parametrize("fault", [429, "cut", "lost", *(pytest.param(x, marks=SLOW) for x in (503, "drop"))])

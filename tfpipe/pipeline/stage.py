@@ -14,8 +14,17 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.units import parse_bytes, shorten
 
 STAGE_NAMES = (
-    *("list", "read", "shuffle", "parse", "decode", "cache"),
-    *("repeat", "augment", "batch", "prefetch", "epochs"),
+    "list",
+    "read",
+    "shuffle",
+    "parse",
+    "decode",
+    "cache",
+    "repeat",
+    "augment",
+    "batch",
+    "prefetch",
+    "epochs",
 )
 """The names of all stages, in their usual order; `textbook.py` and `steps.py` say which stand where."""
 

@@ -13,6 +13,7 @@ from tfpipe.storage import failures
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import RETRIES, RetryConfig, explain, repeat
 from tfpipe.storage.file_store import FileStore, get_bucket_url, open_seekable, split_url
+from tfpipe.system.aside import run_aside
 from tfpipe.system.extras import check_installed
 from tfpipe.system.fork_lock import make_fork_lock
 
@@ -58,13 +59,16 @@ class _Upload(io.BufferedIOBase):
     def complete(self) -> None:
         """Makes the object appear."""
         self._send()
-        with explain(self._url):
-            self._writer.close()
+        self._await(self._writer.close)
 
     def _send(self) -> None:
-        with explain(self._url):
-            self._writer.write(self._buffer)
+        self._await(partial(self._writer.write, self._buffer))
         self._buffer = bytearray()  # a new one, because obstore sends from the old one
+
+    def _await(self, call: Callable[[], Any]) -> None:
+        """Makes a call of obstore, and waits for it in a way that Ctrl-C interrupts."""
+        with explain(self._url):
+            run_aside(call, "tfpipe-upload").result()
 
 
 class Store(FileStore):
@@ -133,7 +137,7 @@ class Store(FileStore):
             file.complete()
         except BaseException as error:
             with contextlib.suppress(Exception):  # a rule of the bucket can remove parts that stay
-                writer.__exit__(type(error), error, None)
+                run_aside(partial(writer.__exit__, type(error), error, None), "tfpipe-upload").result()
             raise
 
     def size(self, url: str) -> int:
