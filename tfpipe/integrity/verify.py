@@ -308,11 +308,13 @@ def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[F
     """Returns the reports of the newest layer's shards, split by split, without the hashes of deleted records."""
     by_name, shown = {report.job.name: report for report in reports}, []
     for split in history.load(with_columns=False).splits.values():
-        for shard, rows in zip(split.shards, split.list_rows(), strict=True):
+        first = 0  # no rows are listed for a split without deleted records: the manifest may count wrongly
+        for shard in split.shards:
             report = by_name.get(shard.file)  # None if its layer could not be checked
             if report is not None and split.chosen is not None:
-                kept = np.isin(report.positions[:, 0], rows)
+                kept = np.isin(report.positions[:, 0], split.chosen.list_rows(first, shard.records))
                 report = replace(report, identities=report.identities[kept], positions=report.positions[kept])
+            first += shard.records
             shown += [] if report is None else [report]
     return shown
 

@@ -111,8 +111,8 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
     """Yields for each shard of a split the digests of its visible records, as hexadecimal texts or None."""
     import pyarrow as pa
 
-    info = manifest.splits[split]
-    for shard, rows in zip(info.shards, info.list_rows(), strict=True):
+    info, first = manifest.splits[split], 0
+    for shard in info.shards:
         path = file_io.join(manifest.directory, file_names.info_name(shard.file))
         try:
             table = _read_table(file_io.read_whole(path), [DIGEST])
@@ -124,7 +124,10 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
                 f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
                 f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
             ) from error
-        yield digests.take(rows).to_pylist()
+        if info.chosen is not None:
+            digests = digests.take(info.chosen.list_rows(first, shard.records))
+        first += shard.records
+        yield digests.to_pylist()
 
 
 def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
