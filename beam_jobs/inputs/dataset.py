@@ -85,7 +85,8 @@ def _list_records(name: str, manifest: Manifest, builder: ImageTableBuilder) -> 
     for split in manifest.splits.values():
         (prefix,) = encode_texts([f"{name}/{split.name}:"]).to_pylist()
         files, numbers, spans, first, num_listed = list[str](), list[Any](), list[Any](), 0, 0
-        for shard, rows in zip(split.shards, split.list_rows(), strict=True):
+        for shard in split.shards:
+            rows = np.arange(shard.records) if split.chosen is None else split.chosen.list_rows(first, shard.records)
             files.append(f"{name}/{shard.file}")
             numbers.append(first + rows)
             spans.append(next(spans_of_shards)[rows])

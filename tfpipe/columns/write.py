@@ -72,9 +72,12 @@ class LayerRows:
 
     def list_rows(self, whole: Manifest, split: str) -> list[ShardRows]:
         """Lists the visible rows of each shard of a split; the manifest of all layers knows the hidden records."""
-        visible, numbered = list(whole.splits[split].list_rows()), enumerate(self.manifest.splits[split].shards)
-        first = self.shards.get(split, 0)
-        return [ShardRows(split, one.file, first + k, one.records, visible[first + k]) for k, one in numbered]
+        chosen, first, rows = whole.splits[split].chosen, self.records.get(split, 0), []
+        for number, shard in enumerate(self.manifest.splits[split].shards, start=self.shards.get(split, 0)):
+            visible = np.arange(shard.records) if chosen is None else chosen.list_rows(first, shard.records)
+            rows.append(ShardRows(split, shard.file, number, shard.records, visible))
+            first += shard.records
+        return rows
 
 
 def list_layer_rows(history: History, name: str) -> list[LayerRows]:

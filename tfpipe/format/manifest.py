@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -105,13 +105,6 @@ class SplitInfo:
             return tuple(stored)
         ends = np.searchsorted(self.chosen.numbers, np.cumsum(stored))
         return tuple(np.diff(ends, prepend=0).tolist())
-
-    def list_rows(self) -> Iterator[NDArray[np.int64]]:
-        """Yields the rows of each shard, or of those that a view reads, counted from the shard's first."""
-        first = 0
-        for shard in self.shards:
-            yield np.arange(shard.records) if self.chosen is None else self.chosen.list_rows(first, shard.records)
-            first += shard.records
 
     @cached_property
     def bytes(self) -> int:
