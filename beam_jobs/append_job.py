@@ -20,6 +20,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.join_manifests import explain_misfit
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
+from tfpipe.system.units import human_count
 from tfpipe.writer.changes import Change, open_layers
 from tfpipe.writer.working_folder import hash_values
 
@@ -36,10 +37,14 @@ class Appended:
 class AppendedBefore(Exception):
     """An exception for images that the same command has appended before: it was repeated, or killed at its very end."""
 
-    def __init__(self, result: Appended) -> None:
+    def __init__(self, result: Appended, deleted: int) -> None:
+        less, again = "", "To have them twice, give another `seed`."
+        if deleted:
+            less = f", less {human_count(deleted, 'record')} deleted since"
+            again = "`drop_duplicates` appends the deleted ones again, and another `seed` all of them."
         super().__init__(
-            f"These images are layer {result.layer} of {result.appended_to} already, from the same command, so nothing "
-            "is appended. To have them twice, give another `seed`."
+            f"These images are layer {result.layer} of {result.appended_to} already, from the same command{less}, so "
+            f"nothing is appended. {again}"
         )
         self.result = result
 
@@ -59,9 +64,12 @@ class Append:
         fingerprint = make_plan_header(self.config, plan).fingerprint
         for layer in self.change.history.list_layers("append", self.change.history.newest):
             made = self.change.history.load_appended(layer)
-            if made.fingerprint == fingerprint and not self._hides_some(layer):
+            if made.fingerprint != fingerprint:
+                continue
+            deleted = self._count_deleted(layer)
+            if deleted < sum(split.records for split in made.splits.values()):
                 known = len(self.change.history.join_shards(layer - 1).label_names)
-                raise AppendedBefore(Appended(self.dataset, layer, made.label_names[known:]))
+                raise AppendedBefore(Appended(self.dataset, layer, made.label_names[known:]), deleted)
         listing = plan.listing
         if listing.box_names and self.config.labels is None:
             raise ConfigError(
@@ -79,16 +87,16 @@ class Append:
         if (reason := explain_misfit(replace(self.before, directory=self.dataset), made)) is not None:
             raise DataError(f"{self.config.input} cannot be appended. {reason}")
 
-    def _hides_some(self, layer: int) -> bool:
-        """Returns whether records that a layer appended were deleted since."""
+    def _count_deleted(self, layer: int) -> int:
+        """Returns how many of the records that a layer appended were deleted since."""
+        deleted = 0
         later = self.change.history.catalog.layers[layer - 1 :]
         below, above = (self.change.history.join_shards(number).splits for number in (layer - 1, layer))
         for name in self.change.history.load_appended(layer).splits:
             first, end = below[name].stored_records if name in below else 0, above[name].stored_records
             numbers = (entry.hidden[name]["number"] for entry in later if name in entry.hidden)
-            if any(np.any((first <= hidden) & (hidden < end)) for hidden in numbers):
-                return True
-        return False
+            deleted += sum(int(np.count_nonzero((first <= hidden) & (hidden < end))) for hidden in numbers)
+        return deleted
 
     def find_left_out(self, plan: Plan) -> dict[str, float]:
         """Returns each split's share of the present records, if by default all new images would go to `train`."""

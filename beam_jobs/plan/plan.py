@@ -18,6 +18,7 @@ from beam_jobs.shards.work_dir import PlannedShard
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.record_index import MAX_RECORDS
+from tfpipe.system.units import human_count
 
 _ROWS_AT_ONCE = 1 << 13
 _PARALLEL_FORMATS = (".jpg", ".jpeg", ".png")
@@ -134,10 +135,12 @@ def _cut_shards(
     # The table may have names that no image uses.
     of_split = np.array([numbers.get(str(name), 0) for name in names], np.int32)[codes]
     counts = np.bincount(of_split, minlength=len(splits)).tolist()
+    if config.known_images and not len(images):
+        what = f"All {human_count(len(listing.images), 'image')} of {config.input}"
+        raise DataError(f"{what} are in {config.known_images} already, so there is none to append.")
     for split, count in sorted(zip(splits, counts, strict=True)):
-        if not count:
-            where = f"{config.known_images} and in other splits" if config.known_images else "other splits"
-            raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
+        if not count and not config.known_images:
+            raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
     if config.shuffle:
         order = sort_by_hash(images, images.hash_texts("path", str(config.seed).encode()))
     else:
@@ -149,6 +152,8 @@ def _cut_shards(
     label_codes, labels = images.get_codes("label")
     for split, (begin, end) in zip(splits, pairwise([0, *accumulate(counts)]), strict=True):
         rows = order[begin:end]
+        if not len(rows):
+            continue  # all its images are in the dataset that this appends to
         num_by_size = -(-int(images.get_numbers("size")[rows].sum()) // config.shard_size_bytes)
         num_shards = max(1, min(config.num_shards or num_by_size, len(rows)))  # so that none is empty
         ends = [len(rows) * k // num_shards for k in range(num_shards + 1)]

@@ -107,7 +107,11 @@ class Model:
         """Returns what it must hold after a change."""
         kind, what = step
         if kind == "append":
-            return self if images[what] in self.layers else replace(self, layers=(*self.layers, images[what]))
+            names = images[what]
+            if names in self.layers and not names <= self.hidden:
+                return self
+            view = None if self.view is None else self.view - names
+            return replace(self, layers=(*self.layers, names), hidden=self.hidden - names, view=view)
         if kind == "delete":
             return replace(self, hidden=self.hidden | {what})
         if kind == "add":

@@ -279,9 +279,24 @@ def test_a_repetition_appends_nothing(grown: str, tmp_path: Path) -> None:
     with pytest.raises(AppendedBefore) as caught:  # another change may have come between
         append(grown, more)
     assert caught.value.result.layer == 2
+
+
+def test_nothing_comes_twice_after_a_deletion(grown: str, tmp_path: Path) -> None:
+    """The deleted images of an appended layer are appended again by `drop_duplicates`, or once all of it is deleted."""
+    more, names = draw_more(tmp_path / "more"), sorted(list_names(grown))
     delete_records(grown, ["train/ant/1.jpg"])
+    with pytest.raises(AppendedBefore) as caught:
+        append(grown, more)
+    assert str(caught.value) == (
+        f"These images are layer 2 of {grown} already, from the same command, less 1 record deleted since, so nothing "
+        "is appended. `drop_duplicates` appends the deleted ones again, and another `seed` all of them."
+    )
+    assert append(grown, more, drop_duplicates=True).layer == 4
+    assert sorted(list_names(grown)) == names
+    appended = set(list_names(f"{grown}@2")) - set(list_names(f"{grown}@1"))
+    delete_records(grown, [*appended, "validation/cat/7.jpg"])
     assert append(grown, more).layer == 6
-    assert list_names(grown).count("train/ant/1.jpg") == 1
+    assert sorted(list_names(grown)) == names
 
 
 def test_numbers_are_classes_by_their_names(tmp_path: Path) -> None:
@@ -388,7 +403,7 @@ def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, 
     ran = tfpipe("append", grown, again, "--workers", 1, "--drop-duplicates")
     assert (ran.code, ran.err) == (
         1,
-        f"Error: Split 'train' holds nothing but copies of images in {grown} and in other splits.\n",
+        f"Error: All 4 images of {again} are in {grown} already, so there is none to append.\n",
     )
     assert library.load_manifest(grown).layer == 3
     (hidden,) = (name for name in list_names(grown) if name == "train/ant/0.jpg")
