@@ -1,7 +1,9 @@
 """One process holds a lock, and whoever waits gets it when that one lets go or is killed."""
 
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 from tests.refusals import refusal
@@ -41,4 +43,23 @@ def test_a_lock_that_its_holder_removed_is_made_anew(tmp_path: Path) -> None:
     waiter = lock_file(str(path), let_go)
     waiter.__enter__()  # which had opened the file before
     assert refusal(RuntimeError, lock_file(str(path), fail).__enter__) == "held"
+    waiter.__exit__(None, None, None)
+
+
+def test_a_folder_that_its_holder_removed_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    removed = []
+
+    def remove_folder(frame: object, event: str, called: object) -> None:
+        if event == "c_call" and called is open and not removed:  # between the making of the folder and of the lock
+            removed.append(shutil.rmtree(folder))
+
+    sys.setprofile(remove_folder)
+    try:
+        waiter = lock_file(str(folder / "lock"), fail)
+        waiter.__enter__()
+    finally:
+        sys.setprofile(None)
+    assert len(removed) == 1
+    assert (folder / "lock").exists()
     waiter.__exit__(None, None, None)

@@ -14,11 +14,11 @@ from typing import BinaryIO
 def lock_file(path: str, when_locked: Callable[[], None]) -> Iterator[BinaryIO]:
     """Holds a lock on a file during the block, and for as long as a child process keeps the file open.
 
-    If another process has it, `when_locked` is called, and may raise; else this process waits. A holder may delete it.
+    If another process has it, `when_locked` is called, and may raise; else this process waits. A holder may delete the
+    file and its folder.
     """
     while True:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "ab", buffering=0, opener=open_no_link) as file:
+        with _open(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -27,6 +27,17 @@ def lock_file(path: str, when_locked: Callable[[], None]) -> Iterator[BinaryIO]:
             if _is_at(path, file):
                 yield file
                 return
+
+
+def _open(path: str, attempts: int = 100) -> BinaryIO:
+    """Opens a lock's file in its folder, which the last holder may delete meanwhile."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "ab", buffering=0, opener=open_no_link)
+    except FileNotFoundError:
+        if not attempts:
+            raise
+    return _open(path, attempts - 1)
 
 
 def open_no_link(path: str, flags: int) -> int:
