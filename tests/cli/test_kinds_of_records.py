@@ -310,7 +310,7 @@ def test_profile_measures_the_pipeline(tensors: Path, tfpipe: Tfpipe) -> None:
 def test_train_says_what_it_needs(made: Path, tensors: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     for dataset, code, needs in (
         (tensors, 1, f"images and labels, and {tensors} lacks one. Shard a folder for each class."),
-        (made, 2, f"one image a record, and {made} has several. Set `images` to first, or read them with "),
+        (made, 2, f'one image a record, and {made} has several. Give a --config with `images = "first"`, or read '),
     ):
         refused = tfpipe("train", dataset, "--output", tmp_path / "run", "--epochs", "1", "--batch-size", "4")
         assert refused.code == code

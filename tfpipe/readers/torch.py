@@ -153,19 +153,17 @@ def _make_tensors(has_images: bool, batch: Batch, bfloat16: Set[str]) -> Batch:
     """Makes tensors of all arrays of a batch. Text stays, and tensors of several shapes are lists."""
     tensors: Batch = {}
     for name, value in batch.items():
-        if isinstance(value, np.ndarray):
-            tensor = _make_tensor(value, name in bfloat16)
-            # Images are [..., 3, height, width] in channels-last memory, without a copy.
-            tensors[name] = tensor.movedim(-1, -3) if name == "image" and has_images else tensor
-        elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-            tensors[name] = [_make_tensor(array.copy(), name in bfloat16) for array in value]
-        else:
+        is_ragged = isinstance(value, list) and len(value) > 0 and isinstance(value[0], np.ndarray)
+        if not is_ragged and not isinstance(value, np.ndarray):
             tensors[name] = value
+            continue
+        made = list(map(torch.from_numpy, [array.copy() for array in value] if is_ragged else [value]))
+        if name in bfloat16:  # NumPy holds their bits
+            made = [tensor.view(torch.bfloat16) for tensor in made]
+        if name == "image" and has_images:  # [..., 3, height, width] in channels-last memory, without a copy
+            made = [tensor.movedim(-1, -3) for tensor in made]
+        tensors[name] = made if is_ragged else made[0]
     return tensors
-
-
-def _make_tensor(array: Any, is_bfloat16: bool) -> torch.Tensor:
-    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):

@@ -276,7 +276,7 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
     if manifest.image_key is None or manifest.label_key is None or not manifest.label_names:
         raise DataError(f"A classifier needs images and labels, and {where} lacks one. Shard a folder for each class.")
     if manifest.has_several_images and config.pipeline.images != "first":
-        advice = "Set `images` to first, or read them with `tfpipe.build_dataset`."
+        advice = 'Give a --config with `images = "first"`, or read them with `tfpipe.build_dataset`.'
         raise ConfigError(f"A classifier needs one image a record, and {where} has several. {advice}")
 
 

@@ -159,9 +159,11 @@ class _Guide:
         return alone
 
     def _locate(self, at: int, size: int, number: int, stop: int, *, shift: int = 0, sure: bool = False) -> int | None:
-        """Returns the record from `number` up to `stop` that has this size; of several, the one nearest in offset.
+        """Returns the number, from `number` up to `stop`, of the intact record of this size at offset `at`.
 
-        With `sure` a record counts only if the rest of the file is shifted as much, or if the next record follows it.
+        Of several of this size it is one after which the file goes on as the index says: to its end, or with the next
+        record at least. If there is none such, with `sure` nothing is returned, else the one whose indexed offset plus
+        `shift`, in bytes, is nearest to `at`.
         """
         same = np.flatnonzero(self._sizes[number:stop] == size) + number
         if not same.size:
