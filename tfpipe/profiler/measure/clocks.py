@@ -28,6 +28,7 @@ _WATCH_S = (0.0005, 0.004)
 _LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.15, 0.0003, 0.001
 """A call holds Python's lock if the watching thread wakes up later than this share of the call, clipped to these
 seconds: every machine wakes a thread up a little late, and a long call releases the lock every 5 ms."""
+_RUNS = 0.5  # of the time that a watching thread sleeps: a function that computes runs longer, unless it is held up
 _WAITS = 0.5  # a call that computes for a smaller share of its time, without waits for a core, waits for something
 _PIECE_BYTES, _MIN_READ_BYTES, _MAX_PIECES, _MAX_READ_S = 2**20, 16 * 2**20, 256, 1.0
 _COST_S, _ROUND_S, _MIN_ROUNDS = 0.12, 0.015, 4
@@ -99,24 +100,29 @@ class CallTimes(NamedTuple):
 
 
 def measure_late_s(run: Callable[[], Any]) -> float:
-    """Runs a function while another thread wakes up again and again; returns how late that thread gets the GIL."""
-    late, stopped = list[float](), threading.Event()
+    """Runs a function while another thread wakes up again and again; returns how late that thread gets the GIL.
+
+    A wake-up tells nothing if other programs kept the function from its core meanwhile, or delayed the reading.
+    """
+    late, stopped = list[tuple[bool, float]](), threading.Event()
 
     def watch() -> None:
         while not late or not stopped.is_set():
-            began_s, queue_ns = time.perf_counter(), read_times("/proc/thread-self")[1]
+            began_s, cpu_s = time.perf_counter(), time.process_time()
+            queue_ns = read_times("/proc/thread-self")[1]
             sleep_s = random.uniform(*_WATCH_S)
             time.sleep(sleep_s)
-            passed_s = time.perf_counter() - began_s
+            passed_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
             queue_ns = read_times("/proc/thread-self")[1] - queue_ns
-            late.append(passed_s - sleep_s - queue_ns / 1e9)
+            late_s = passed_s - sleep_s - queue_ns / 1e9
+            late.append((cpu_s > _RUNS * sleep_s and late_s > 0, late_s))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     run()
     stopped.set()
     thread.join()
-    return statistics.median(late)
+    return statistics.median([late_s for tells, late_s in late if tells] or [late_s for _, late_s in late])
 
 
 def run_function(call: Callable[[int], Any], count: int = 1) -> CallTimes:
