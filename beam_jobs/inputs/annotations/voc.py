@@ -5,7 +5,7 @@ A document type in an XML file is refused, so no file can define entities.
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from xml.etree import ElementTree
@@ -55,7 +55,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     skipped["hidden"] += len(xml_files) - len(described)
     if not described:
         raise DataError(f"{source} must have an .xml file for each image in {_ANNOTATIONS}, but there is none.")
-    splits = _read_splits(source)
+    splits = _read_splits(source, files.keys() | described)
     if splits:
         skipped["image in no list of ImageSets"] = len(files.keys() - splits.keys())
     else:
@@ -95,8 +95,11 @@ def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
     return files
 
 
-def _read_splits(source: str) -> dict[str, str]:
-    """Returns the split of each image by its name, in the order of the lists in ImageSets; empty without lists."""
+def _read_splits(source: str, names: Set[str]) -> dict[str, str]:
+    """Returns the split of each image by its name, in the order of the lists in ImageSets; empty without lists.
+
+    A line that is none of `names` may have a number behind a name, as in lists of one class.
+    """
     folder = file_io.join(source, _SETS)
     stems = [name.removesuffix(".txt") for name in file_io.list_names(folder) if name.endswith(".txt")]
     stems = [stem for stem in stems if stem in SPLITS] or [stem for stem in stems if stem == "trainval"]
@@ -105,17 +108,17 @@ def _read_splits(source: str) -> dict[str, str]:
         path = file_io.join(folder, f"{stem}.txt")
         split = SPLITS.get(stem, "")
         for number, line in enumerate(read_lines(path), start=1):
-            words = line.split()
-            if not words:
+            name, words = line.strip(), line.rsplit(maxsplit=1)
+            if name not in names and len(words) == 2 and words[1].lstrip("-").isdecimal():
+                name = words[0].strip()
+            if not name:
                 continue
-            if "/" in words[0] or words[0] in (".", "..") or "\0" in words[0]:
+            if "/" in name or name in (".", ".."):
                 raise DataError(
                     f"{path}, line {number}: must be the name of an image without its ending, got {line!r}."
                 )
-            if splits.setdefault(words[0], split) != split:
-                raise DataError(
-                    f"{path}, line {number}: {words[0]} is in another split too. Remove it from one of them."
-                )
+            if splits.setdefault(name, split) != split:
+                raise DataError(f"{path}, line {number}: {name} is in another split too. Remove it from one of them.")
     return splits
 
 

@@ -77,6 +77,17 @@ def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
     assert listing.skipped == {"box without an area in its image": 1}
 
 
+def test_a_name_in_a_list_may_have_spaces_and_a_number_behind_it(tmp_path: Path) -> None:
+    names = ("a", "b", "b c", "img", "img 1")
+    voc = write_voc(tmp_path, dict.fromkeys(names, make_xml()), train=" a  -1\nb c \n\nimg 1\na d\n", val="b\t 1\n")
+    listing = list_source(voc)
+    assert [(ref.path, ref.split) for ref in listing.images] == [
+        *((f"JPEGImages/{name}.jpg", "train") for name in ("a", "b c", "img 1")),
+        ("JPEGImages/b.jpg", "validation"),
+    ]
+    assert listing.skipped == {"image in no list of ImageSets": 1, "image without a file in Annotations": 1}
+
+
 def test_other_files_beside_images_are_counted(voc: Path) -> None:
     hidden = [form.format(k) for k in (1, 2) for form in ("Annotations/._{}.xml", "JPEGImages/._{}.jpg")]
     beside = {
