@@ -164,7 +164,9 @@ def test_a_sample_is_the_share_asked_for(pets: str) -> None:
     assert choose(pets, sample=0.25, seed=2).splits["train"].numbers.tolist() == drawn[2]
     counts = {name: split.records for name, split in choose(pets, sample=0.1).splits.items()}
     assert counts == {"train": 1, "validation": 0}  # of 12 and of 3
-    assert "No record of " in refusal(DataError, choose, pets, sample=0.01)
+    assert refusal(DataError, choose, pets, sample=0.01) == (
+        f"No record of {pets} is left by `sample`, got 0.01 of 15. Give a larger one."
+    )
 
 
 def test_records_are_left_out_by_name(pets: str) -> None:

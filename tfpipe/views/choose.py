@@ -56,6 +56,11 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
             )
     splits = {name: _make_split(manifest, name, _sample(rows, config, name), config) for name, rows in found.items()}
     if not any(split.records for split in splits.values()):
+        if count := sum(len(rows["numbers"]) for rows in found.values()):
+            raise DataError(
+                f"No record of {manifest.directory} is left by `sample`, got {config.sample} of {count:,}. "
+                "Give a larger one."
+            )
         raise DataError(f"No record of {manifest.directory} fulfills the condition, got {config.where!r}.")
     made_from: dict[str, str | int | float | None] = {"where": config.where, "weights": config.weights}
     made_from |= {"sample": config.sample, "seed": config.seed, "without": len(config.without)}
