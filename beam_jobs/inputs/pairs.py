@@ -21,7 +21,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import archive, folder
 from beam_jobs.inputs.column_types import CAPTION, CellKinds, TableColumn, convert_extras, read_kinds
 from beam_jobs.inputs.label_file import number_labels, order_classes, set_classes
-from beam_jobs.inputs.table import infer_images_shape
+from beam_jobs.inputs.table import infer_images_shape, name_group
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
@@ -179,7 +179,7 @@ def _list_one(tar: folder.Archive, group_by: str | None, *, is_input: bool) -> _
         columns |= dict.fromkeys(values)
         _check_count(columns)
         extra = cast(tuple[Value, ...], tuple(values.get(name) for name in columns))  # converted at the end
-        group = "" if group_by is None else str(values.get(group_by))
+        group = "" if group_by is None else name_group(values.get(group_by))
         several = tuple((prefix + str(file[0]), *file[1:]) for file in image.images)
         builder.append(image._replace(path=prefix + image.path, group=group, extra=extra, images=several))
     return builder.finish(), tuple(columns), skipped

@@ -241,6 +241,7 @@ class _Table:
             unknown = next(name for name in row if name not in self._names)
             raise DataError(f"column {unknown!r} is not in the first row; every row needs the same columns.")
         boxes, box_labels = ((), ()) if row.keys().isdisjoint(_OF_BOXES) else _parse_boxes(row, image)
+        label = None if label == "" else label
         if LABEL in self.columns:
             row, label = row | {LABEL: _parse_labels(label, config.label_separator, self._known)}, None
         elif label is not None and not (isinstance(label, str) and label in self._labels):
@@ -249,12 +250,17 @@ class _Table:
         return image._replace(
             split=image.split if row.get("split") is None else name_split(str(row["split"])),
             label=label,
-            group="" if config.group_by is None else str(row.get(_find_group(config))),
+            group="" if config.group_by is None else name_group(row.get(_find_group(config))),
             boxes=boxes,
             box_labels=box_labels,
             extra=cast(tuple[Value, ...], tuple(row.get(name) for name in self.columns)),  # converted later
             mask=() if row.get("mask") is None else _parse_mask(row["mask"], image, self.root),
         )
+
+
+def name_group(value: Any) -> str:
+    """Returns the group that a cell names; an empty text, which is none, for a cell without a value."""
+    return "" if value is None or value != value else str(value)
 
 
 def infer_images_shape(images: ImageTable, source: str) -> tuple[int, ...] | None:
@@ -390,7 +396,7 @@ def _parse_labels(value: Any, separator: str | None, known: Set[str]) -> list[st
 
 def _parse_label(value: Any, known: Set[str]) -> str:
     """Returns the class in a cell; one of `known`, the names that the user has given, is not checked."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
         advice = f" {label_file.OF_PANDAS}" if isinstance(value, float) and not value % 1 > 0 else advice
         raise DataError(f"'label' must be a name or a number from 0, got {_show_cell(value)}.{advice}")

@@ -194,6 +194,8 @@ def test_pairs_with_equal_values_come_into_one_split(tmp_path: Path) -> None:
     make_dataset(source, tmp_path / "out", group_by="site", splits=splits)
     sites = [{record["site"][0] for record in read_records(tmp_path / "out", split)} for split in splits]
     assert (sites[0] & sites[1], len(sites[0] | sites[1])) == (set(), 8)
+    bare = write_tar(tmp_path / "bare.tar", make_pair("0", "x", site="s") | make_pair("1", "x"))
+    assert [ref.group for ref in list_source(bare, group_by="site", splits=splits).images] == ["s", ""]
     message = f"`group_by` must name a column of {source}, got 'host'."
     assert refuse_source(source, ConfigError, group_by="host", splits=splits) == message
 

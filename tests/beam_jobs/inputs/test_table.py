@@ -163,6 +163,9 @@ def test_group_by_names_a_column(table: Path) -> None:
     listing = list_rows(table, rows, group_by="who", splits={"a": 1.0})
     assert [ref.group for ref in listing.images] == ["p0", "p1", "p0"]
     assert listing.extra == (FeatureSpec("who", "bytes", ()),)
+    for missing in ({"who": None}, {"who": ""}):
+        listing = list_rows(table, [*rows, {"image": "3.jpg", **missing}], group_by="who", splits={"a": 1.0})
+        assert [ref.group for ref in listing.images] == ["p0", "p1", "p0", ""]
     message = f"`group_by` must name a column of {table}, got 'whom'."
     assert refuse_source(table, ConfigError, group_by="whom", splits={"a": 1.0}) == message
 
@@ -406,6 +409,13 @@ def test_all_faulty_rows_of_a_table_come_in_one_list(tmp_path: Path) -> None:
         f"- {path}, row 6: 'label' must be a name or a number from 0, got '1.0'. {OF_PANDAS} If it is a name, "
         "give a file with all names as `labels`.",
     ]
+
+
+def test_an_empty_text_is_no_label(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.jsonl", [{"image": f"{k}.jpg", "label": ""} for k in range(2)])
+    assert list_source(path).label_names == ()
+    path.write_text(path.read_text().replace('""', '["cat", ""]'))
+    assert refuse_source(path).startswith(f"{path}, row 1: 'label' must be a name or a number from 0, got ''.")
 
 
 def test_missing_labels_splits_and_files_of_a_table_are_refused(tmp_path: Path) -> None:
