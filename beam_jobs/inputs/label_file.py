@@ -39,7 +39,8 @@ def check_label(label: str, where: str = "") -> None:
 def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabeled: str = "") -> Numbered:
     """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
 
-    If all numbers are below `_MAX_NUMBER`, each number up to the highest is a class. Otherwise they are mere names.
+    If all numbers are below `_MAX_NUMBER`, and none has leading zeros, each number up to the highest is a class.
+    Otherwise they are mere names.
     """
     num_images, missing = sum(counts.values()), counts.get(None, 0)
     if missing == num_images:
@@ -50,21 +51,21 @@ def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabel
             f"none, such as {unlabeled}. Give them one, or take these rows out."
         )
     names = sorted(map(str, counts))
-    for name in sorted({*names} - read_known_names(config)):
+    known = read_known_names(config)
+    for name in sorted({*names} - known):
         check_label(name, f"{config.input}: ")
     if not all(name.isdecimal() and name.isascii() and len(name) < _MAX_DIGITS for name in names):
         return {name: name for name in names}, tuple(names), False
-    highest = max(map(int, names))
-    if highest < _MAX_NUMBER:
-        # "007" and "7" are one class.
-        return {name: str(int(name)) for name in names}, tuple(str(i) for i in range(highest + 1)), True
     names.sort(key=int)
-    one, other = next((pair for pair in pairwise(names) if int(pair[0]) == int(pair[1])), ("", ""))
-    if other:
-        raise DataError(
-            f"{config.input}: labels must be different numbers or the same text, got {one!r} and {other!r}."
-        )
-    return {name: name for name in names}, tuple(names), True
+    for one, other in pairwise(names):
+        if int(one) == int(other) and not known.issuperset((one, other)):
+            raise DataError(
+                f"{config.input}: labels must be different numbers or the same text, got {one!r} and {other!r}."
+            )
+    highest, labels = int(names[-1]), {name: name for name in names}
+    if highest < _MAX_NUMBER and all(name == str(int(name)) for name in names):
+        return labels, tuple(map(str, range(highest + 1))), True
+    return labels, tuple(names), True
 
 
 def set_classes(images: ImageTable, labels: Labels, splits: Mapping[str, str] | None = None) -> ImageTable:
@@ -98,10 +99,14 @@ def order_classes(
             names = _read_names(config.labels)
             labels = (name_numbers if by_number else _match_numbers)(config.labels, labels, names)
         label_names = names if is_numeric else order_names(config, label_names)
-    elif known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
+    elif known and label_names and is_numeric and not (_are_counted(known) and _are_counted(label_names)):
         labels = _match_numbers("The dataset", labels, known, may_add=True)
         label_names = (*known, *sorted(set(map(str, labels.values())) - {*known}, key=int))
     return labels, tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
+
+
+def _are_counted(names: Sequence[str]) -> bool:
+    return [*names] == [*map(str, range(len(names)))]
 
 
 def order_names(config: ShardConfig, label_names: Sequence[str]) -> Sequence[str]:
@@ -130,7 +135,7 @@ def _match_numbers(source: str, labels: Labels, names: Sequence[str], *, may_add
     if unknown is None or (may_add and numbers and not has_number and not has_other):
         return {label: label for label in labels}
     is_like_names = may_add or any(int(text) in numbers for text in texts)
-    if numbers and is_like_names and [*names] != [*map(str, range(len(names)))]:
+    if numbers and is_like_names and not _are_counted(names):
         number = int(unknown)
         meant = [repr(name) for name in (numbers.get(number), *names[number : number + 1]) if name is not None]
         could = f", and could mean {' or '.join(meant)}" if meant else ""
