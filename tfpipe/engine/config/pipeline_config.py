@@ -163,8 +163,9 @@ class PipelineConfig:
             `image_size`. "host", "device" or "none". Default: "host".
         augment_options: The areas and shapes of crops, the flips, the mean and the standard deviation. They are the
             same on host and device. Default: AugmentOptions().
-        decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels. None: the size
-            that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
+        decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels; without both it
+            has no effect. None: the size that `resolve_decoded_size` returns. A side from 1 to 65500, or
+            (height, width). Default: None.
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
@@ -197,6 +198,8 @@ class PipelineConfig:
             is always an error. At least 0. Default: 0.
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
+            Except with `augment` "device", the model's images are made of these, so their pixels are others than
+            without a cache; evaluation with a cache in memory keeps the model's images, and has the same pixels.
             "none", "bytes" or "decoded". Default: "none".
         cache_dir: The local folder of the cache, which other processes of this host and later runs share, with any
             reader. They add what they read to it, and read what it lacks from the source. None: the cache is in
