@@ -62,10 +62,12 @@ def number_labels(counts: Mapping[str | None, int], config: ShardConfig, unlabel
             raise DataError(
                 f"{config.input}: labels must be different numbers or the same text, got {one!r} and {other!r}."
             )
-    highest, labels = int(names[-1]), {name: name for name in names}
+    highest = int(names[-1])
     if highest < _MAX_NUMBER and all(name == str(int(name)) for name in names):
-        return labels, tuple(map(str, range(highest + 1))), True
-    return labels, tuple(names), True
+        label_names = tuple(map(str, range(highest + 1)))
+    else:
+        label_names = tuple(names)
+    return {name: name for name in names}, label_names, True
 
 
 def set_classes(images: ImageTable, labels: Labels, splits: Mapping[str, str] | None = None) -> ImageTable:
