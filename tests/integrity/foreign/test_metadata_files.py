@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 
 CORE = "tensorflow_datasets.core.features"
@@ -58,6 +59,21 @@ def test_names_of_classes_come_from_their_file(tmp_path: Path) -> None:
     assert read_metadata(str(tmp_path)).listed == ("1:daisy", "2:rose")
 
 
+def test_supervised_keys_then_usual_names_tell_image_and_label(foreign, tmp_path: Path) -> None:
+    images, classes = ("annotation", "image", "photo"), ("coarse_label", "kind", "label")
+    foreign.write(tmp_path / "a.tfrecord", [dict.fromkeys(images, foreign.image(0)) | dict.fromkeys(classes, 0)])
+    write(tmp_path, features_json=make_features(**dict.fromkeys(images, IMAGE), **dict.fromkeys(classes, CLASS)))
+    for supervised, expected in (
+        ({"tuple": {"items": [{"featureKey": "photo"}, {"featureKey": "kind"}]}}, ("photo", "kind")),
+        ({"input": "photo", "output": "annotation"}, ("photo", "label")),
+        ({"tuple": {"items": [{"dict": {}}, {"featureKey": "kind"}]}}, ("image", "kind")),
+        ({}, ("image", "label")),
+    ):
+        write(tmp_path, dataset_info_json={"supervisedKeys": supervised})
+        manifest = index(IndexConfig(str(tmp_path))).manifest
+        assert (manifest.image_key, manifest.label_key) == expected
+
+
 @pytest.mark.parametrize("name", ["a\\u0000b", "a\\ud800b", "a\\nb", "c" * 5000], ids=["NUL", "half", "line", "long"])
 def test_a_feature_whose_name_cannot_be_that_of_a_file(tmp_path: Path, name: str) -> None:
     write(tmp_path, features_json=json.dumps(FEATURES).replace('"class"', f'"{name}"'))
@@ -73,6 +89,7 @@ def test_a_feature_whose_name_cannot_be_that_of_a_file(tmp_path: Path, name: str
         ("dataset_info.json", '{"splits": 3}', "splits must be a list, got 3."),
         ("dataset_info.json", '{"splits": [{}]}', "name"),
         ("dataset_info.json", '{"name": "x", "splits": [{"name": "../x", "shardLengths": ["1"]}]}', "A split's name "),
+        ("dataset_info.json", '{"supervisedKeys": {"tuple": 1}}', "supervisedKeys.tuple must be an object, got 1."),
         ("features.json", '{"featuresDict": []}', "featuresDict must be an object, got []."),
         ("features.json", '{"featuresDict": {"features": {"a": 1}}}', "must be an object, got 1."),
         ("labels.txt", "a\na\n", "names a class twice"),

@@ -28,19 +28,20 @@ _MAX_CLASSES = 1_000_000
 
 
 def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
-    """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes."""
+    """Chooses the features of image and label: by options, TFDS's supervised keys, usual names, or TFDS's features."""
     tensors = {spec.name for spec in named.tensors}
     others = {key: value for key, value in first.items() if key not in tensors}
     images = named.images
     if not images:
-        likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _may_be_image(others.get(key))]
+        usual = (*metadata.supervised, *_IMAGE_KEYS, *metadata.images)
+        likely = [key for key in usual if _may_be_image(others.get(key))]
         readable = [key for key in (*likely, *sorted(others)) if _is_image(others.get(key))]
         candidates = list(dict.fromkeys(readable)) or likely
         if candidates and candidates[0] not in likely and len(candidates) > 1:
             raise ConfigError(f"Name one of several images with `image_key`: {', '.join(candidates[:_MAX_SHOWN])}.")
         images = tuple(candidates[:1])
-    usual = (key for key in (*metadata.classes, *_LABEL_KEYS) if _is_number(others.get(key), "i"))
-    label = named.label or next(usual, None)
+    labels = (*metadata.supervised, *_LABEL_KEYS, *metadata.classes)
+    label = named.label or next((key for key in labels if _is_number(others.get(key), "i")), None)
     for key in images:
         if not isinstance(others.get(key), list):
             raise ConfigError(f"`image_key` must name a feature with an image; {_name_features(first)}, got {key!r}.")

@@ -24,6 +24,7 @@ class Metadata:
     name: str = ""
     file_splits: dict[str, str] = field(default_factory=dict)  # the split of each file
     file_records: dict[str, int] = field(default_factory=dict)  # the records that each file should hold
+    supervised: tuple[str, ...] = ()  # the features that TFDS gives a trainer: mostly an image and a class
     images: list[str] = field(default_factory=list)  # the features that are images
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # features that are classes, with their names
     listed: tuple[str, ...] = ()  # label names that belong to no known feature
@@ -50,7 +51,7 @@ def read_metadata(root: str) -> Metadata:
 
 
 def _read_info(document: Any, where: str, metadata: Metadata) -> None:
-    """Reads `dataset_info.json`: the splits, and the number of records of each of their files."""
+    """Reads `dataset_info.json`: the splits, the number of records of each of their files, and the supervised keys."""
     info = read(document, dict[str, Any], where)
     metadata.name = read(info.get("name", ""), str, where, "name")
     for i, split in enumerate(read(info.get("splits", []), list[dict[str, Any]], where, "splits")):
@@ -63,6 +64,12 @@ def _read_info(document: Any, where: str, metadata: Metadata) -> None:
             metadata.file_splits[file] = name
             if isinstance(length, str) and re.fullmatch(r"[0-9]{1,18}", length):
                 metadata.file_records[file] = int(length)
+    supervised = read(info.get("supervisedKeys", {}), dict[str, Any], where, "supervisedKeys")
+    group = read(supervised.get("tuple", {}), dict[str, Any], where, "supervisedKeys.tuple")
+    items = read(group.get("items", []), list[dict[str, Any]], where, "supervisedKeys.tuple.items")
+    # Older versions of TFDS wrote `input` and `output`. An item that is a group of features has no key.
+    keys = (supervised.get("input"), supervised.get("output"), *(item.get("featureKey") for item in items))
+    metadata.supervised = tuple(key for key in keys if isinstance(key, str))
 
 
 def _file_name(template: str, dataset: str, split: str, index: int, count: int) -> str:
