@@ -225,9 +225,12 @@ def test_as_much_is_needed_as_all_records_take_or_as_may_be_kept(few: Manifest) 
     assert estimate_cache_bytes(plan_of(few, 2, 1, training=False)) == 12 * (8 * 8 * 3 + 200)
 
 
-def test_nobody_knows_what_uncounted_records_take(uncounted: Source) -> None:
+def test_nobody_knows_what_uncounted_records_take(uncounted: Source, caplog) -> None:
     plan = plan_batches(uncounted, PipelineConfig(batch_size=8, cache="bytes", order="throughput"))
     assert estimate_cache_bytes(plan) is None
+    for cache in ("none", "bytes"):
+        build_stages(uncounted, None, PipelineConfig(batch_size=8, cache=cache, training=False))
+    assert caplog.messages == [f"Nobody counted the records of {uncounted.name}, so its cache may outgrow the memory."]
 
 
 def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch) -> None:

@@ -30,7 +30,9 @@ def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     """Makes the stages of the pipeline; refuses a cache that does not fit into memory, and fewer files than hosts."""
     config = plan.config
     if config.cache != "none":
-        check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine=False)
+        if (needed := estimate_cache_bytes(plan)) is None:
+            logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
+        check_memory(plan, needed or 0, by_engine=False)
     parse, decode, augment = parse_records(plan), decode_images(plan), augment_images(plan)
     images = (decode, augment) if plan.source.has_images else ()
     end = (batch_examples(plan), prefetch_batches(plan))
@@ -137,8 +139,6 @@ def _read_files(plan: BatchPlan) -> Stage:
 def _cache(plan: BatchPlan, reason: str) -> Stage:
     """Keeps the elements of the stage before in memory."""
     needed = estimate_cache_bytes(plan)
-    if needed is None:
-        logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
     size = "unknown" if needed is None else human_bytes(needed)
     settings = {"kind": plan.config.cache, "where": "memory", "size": size}
     return Stage("cache", lambda dataset: dataset.cache(), settings, reason)
