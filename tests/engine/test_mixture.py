@@ -16,6 +16,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.engine.mixture import Mixture, apportion, mix
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -91,6 +92,15 @@ def test_the_stages_name_its_datasets_and_classes_meet_by_name(mixture: Mixture,
     stages = build_stages(mixture, "train", CONFIG)
     assert stages.names == ("list", "read", "decode", "batch", "prefetch")
     assert stages[0].settings["datasets"] == f"15 of 20 from {many.directory}, 5 of 20 from {other.directory}"
+
+
+def test_records_of_no_class_stay_so(foreign, tmp_path: Path) -> None:
+    for names, labels in (("cat", [0, -1]), ("emu\ncat", [1, 0, -1, -7])):
+        path = foreign.write(tmp_path / names[:3] / "x.tfrecord", [{"id": 0, "label": label} for label in labels])
+        path.with_name("labels.txt").write_text(names)
+        index(IndexConfig(str(path.parent)))
+    batches = NumpyBatches(mix({str(tmp_path / "cat"): 1, str(tmp_path / "emu"): 2}), "train", batch_size=6)
+    assert sorted(batches.read(0)["label"].tolist()) == [-7, -1, -1, 0, 0, 1]
 
 
 def test_it_is_distributed_like_any_other(mixture: Mixture) -> None:

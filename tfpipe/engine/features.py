@@ -202,7 +202,8 @@ def make_labels(
 ) -> NDArray[Any]:
     """Makes the labels of a batch and `filled` zeros: int64 [rows], or one-hot float32 vectors with `num_classes`.
 
-    Labels count from 0, which is stored as `base`. `classes` gives the number of each class in a mixture of datasets.
+    Labels count from 0, which is stored as `base`. `classes` gives the number of each class in a mixture of datasets,
+    where labels below 0, of no class, stay as they are.
     """
     column.check_counts(1, name)
     labels: IntArray = column.values
@@ -210,11 +211,12 @@ def make_labels(
         least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
         labels = np.where(labels < least, _LEAST, labels - base)
     if classes is not None:
-        wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+        wrong = np.flatnonzero(labels >= len(classes))
         if len(wrong):
             row = int(wrong[0])
-            raise BadRecord(row, f"its class must be from 0 to {len(classes) - 1}, got {labels[row]}")
-        labels = classes[labels]
+            raise BadRecord(row, f"its class must be at most {len(classes) - 1}, got {labels[row]}")
+        labels, known = labels.copy(), labels >= 0
+        labels[known] = classes[labels[known]]
     if num_classes is None:
         return np.concatenate((labels, np.zeros(filled, np.int64)))
     vectors = np.zeros((len(labels) + filled, num_classes), np.float32)
