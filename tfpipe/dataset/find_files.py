@@ -31,6 +31,7 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
             raise DataError(f"No file in {target} is named like TFRecords. Give a pattern, such as '{target}/part-*'.")
     else:
         paths = file_io.find(target) if file_io.is_url(target) else sorted(glob.glob(target))
+        paths = [path for path in file_names.leave_out_sidecars(paths, target) if not os.path.isdir(path)]
         paths = [target] if os.path.lexists(target) else paths
         if not paths:
             what = "No file fits" if glob.has_magic(target) else "There is no"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import decode_example
+from tfpipe.format.file_names import leave_out_sidecars
 from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
@@ -197,7 +198,7 @@ def tfrecord_files(
     """
     check_path("pattern", pattern)
     pattern = os.fspath(pattern)
-    files = file_io.find(pattern)
+    files = leave_out_sidecars(file_io.find(pattern), pattern)
     if not files:
         raise DataError(f"No file fits {pattern}. Check the path and the pattern.")
     first_file, compression, payload = _find_first_record(files)

@@ -1,6 +1,7 @@
 """The names of the files in a dataset directory: `train-00003-of-00008.tfrecord`, indexes, the manifest, and others."""
 
 import re
+from collections.abc import Iterable
 
 from tfpipe.errors import ConfigError, FormatError
 
@@ -35,6 +36,7 @@ SPLITS = {
 
 _COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot, which marks working folders
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
+_SIDECAR = re.compile(r"(.*/)?([^/]+\.jsonl?|([^/]+\.)?labels\.txt|catalog|index/[^/]+\.(idx|parquet))")
 _INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+|{COLUMNS_DIR}/{_COLUMN.pattern})-[0-9a-f]+")
 
 
@@ -80,6 +82,11 @@ def check_foreign_name(name: str) -> str:
     if len(name) > _MAX_PATH or not name.isprintable() or "://" in name or {"", ".", ".."} & set(names):
         raise FormatError(f"A shard's name must be a relative path without . and .., got {name[:200]!r}.")
     return name
+
+
+def leave_out_sidecars(paths: Iterable[str], pattern: str) -> list[str]:
+    """Leaves out what tfpipe and TFDS write beside shards, which a pattern matches too, unless it is its exact name."""
+    return [path for path in paths if path == pattern or not _SIDECAR.fullmatch(path)]
 
 
 def is_column_name(name: str) -> bool:

@@ -177,7 +177,7 @@ def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:
 
 
 def _foreign_jobs(target: str) -> list[FileJob]:
-    paths = [target] if os.path.lexists(target) else file_io.find(target)
+    paths = [target] if os.path.lexists(target) else file_names.leave_out_sidecars(file_io.find(target), target)
     if not paths:
         directory, view = split_address(target)
         if view and os.path.isdir(directory):

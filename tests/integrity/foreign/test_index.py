@@ -17,6 +17,7 @@ from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.record_index import decode_index
@@ -25,6 +26,7 @@ from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import record_header, scan_records
 from tfpipe.integrity.foreign import index as index_module
 from tfpipe.integrity.foreign.index import IndexConfig, IndexReport, index
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.pipeline.build import build_dataset
 
 
@@ -125,6 +127,9 @@ def test_compressed_files_are_counted_and_have_no_index(foreign, tmp_path: Path,
     assert (manifest.splits["train"].records, manifest.label_base) == (40, 1)
     beside = [path.name for path in folder.iterdir() if not path.name.startswith(("train", "val"))]
     assert beside == ["manifest.json"]
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    assert run(f"{folder}/*").manifest.splits == manifest.splits  # without what lies beside the shards
+    assert (len(tfrecord_files(f"{folder}/*").files), verify(f"{folder}/*", VerifyConfig()).damaged) == (5, [])
     with pytest.raises(ConfigError, match=f"are {compression} compressed: their records can be read from the first on"):
         RecordReader(str(folder), manifest, "train")
 
@@ -317,9 +322,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     refuse(path, f"{path} cannot be read: Too many levels of symbolic links.", DataError)
     path.unlink()
     path.mkdir()
-    refuse(f"{tmp_path}/x*", f"{path} must be a regular file.")
+    refuse(f"{tmp_path}/x*", f"No file fits {tmp_path}/x*.", DataError)
     refuse(tmp_path, f"No file in {tmp_path} is named like TFRecords.", DataError)
-    refuse(f"{tmp_path}/none-*", f"No file fits {tmp_path}/none-*.", DataError)
 
 
 def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, imagenet: Path, tmp_path: Path) -> None:
