@@ -181,6 +181,12 @@ def _get_own_schema(manifest: Manifest) -> Schema:
 
 def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -> None:
     for name in extra:
+        if name == CLASS_LABEL and manifest.label_key is None and (why := manifest.schema[name].doc):
+            raise DataError(
+                f"The class {name!r} must be one number in every record, -1 for none, but it is {why} of "
+                f"{manifest.directory}. Write it into all and index them again, or drop all labels with "
+                "`drop_features`."
+            )
         must = "have text on both sides of each '/'" if "" in name.split("/") else ""
         for other in (IMAGE_ENCODED, CLASS_LABEL, *own, *(other for other in extra if other != name)):
             if f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/"):

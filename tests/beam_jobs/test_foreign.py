@@ -223,6 +223,14 @@ def test_names_that_tfpipe_uses(foreign: Any, tmp_path: Path, extra: str, must: 
     check_same_batches(source, tmp_path / "out")
 
 
+def test_a_class_that_records_lack(foreign: Any, tmp_path: Path) -> None:
+    source = describe(foreign, tmp_path / "in", [{"image/class/label": 0, "id": 1}, {"id": 2}])
+    assert refusal(DataError, join_datasets, [source], tmp_path / "out") == (
+        "The class 'image/class/label' must be one number in every record, -1 for none, but it is missing in 1 of 2 "
+        f"records of {source}. Write it into all and index them again, or drop all labels with `drop_features`."
+    )
+
+
 def test_merged_with_a_dataset_of_tfpipe(foreign: Any, tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "photos", make_photos({"cat": 3, "dog": 2})), tmp_path / "own")
     records = [{"image": make_jpeg(50 + k), "label": k + 1, "id": k} for k in range(2)]

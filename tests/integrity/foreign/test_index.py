@@ -191,6 +191,8 @@ def test_names_come_from_the_records_or_a_list(foreign, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("one\ntwo\n")
     manifest = run(tmp_path).manifest
     assert (manifest.label_names, manifest.label_base) == (("one", "two"), 1)
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, 1, 2]))
+    assert run(tmp_path).notes == ("Not used: 2 label names for 3 classes.",)
 
 
 @pytest.mark.parametrize(
@@ -249,10 +251,14 @@ def test_keys_are_found_by_name_and_content(foreign, tmp_path: Path) -> None:
 
 def test_images_of_other_formats_are_said(foreign, tmp_path: Path) -> None:
     kinds = ("GIF", "WEBP", "JPEG")
-    foreign.write(tmp_path / "x.tfrecord", [{"image": foreign.image(k, kind=kind)} for k, kind in enumerate(kinds)])
+    images = [*(foreign.image(k, kind=kind) for k, kind in enumerate(kinds)), b"", b"junk"]
+    foreign.write(tmp_path / "x.tfrecord", [{"image": image} for image in images])
     report = run(tmp_path)
-    assert dict(report.manifest.splits["train"].formats) == {"GIF": 1, "JPEG": 1, "WEBP": 1}
-    assert "1 images have formats that TensorFlow does not decode: 1 GIF, 1 JPEG, 1 WEBP." in report.notes
+    assert dict(report.manifest.splits["train"].formats) == {"GIF": 1, "JPEG": 1, "OTHER": 2, "WEBP": 1}
+    assert report.notes[1:] == (
+        "2 values are not images, but empty, damaged or other bytes: `tfpipe verify` lists them.",
+        "1 images have formats that TensorFlow does not decode: 1 WEBP.",
+    )
     foreign.write(tmp_path / "x.tfrecord", [{"image": foreign.image(0)}, {"other": 1}])
     message = "Each of the 2 records must have one image under 'image'; it is missing in 1 of 2"
     assert message in refusal(DataError, run, tmp_path)

@@ -24,7 +24,7 @@ from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.infer_schema import LabelBase
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import FileScan, Keys, read_records, scan_file
+from tfpipe.integrity.foreign.scan_file import OTHER, FileScan, Keys, read_records, scan_file
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -154,10 +154,12 @@ def _describe(options: IndexConfig, root: str, metadata: Metadata, keys: Keys, s
         expected = metadata.file_records.get(os.path.basename(scan.job.name), scan.records)
         if expected != scan.records:
             notes.append(f"{scan.job.name} has {scan.records:,} records, but dataset_info.json says {expected:,}.")
-    formats = total.stats.formats
-    if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))
-        notes.append(f"{other:,} images have formats that TensorFlow does not decode: {listed}.")
+    others = {kind: count for kind, count in total.stats.formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")}
+    if junk := others.pop(OTHER, 0):
+        notes.append(f"{junk:,} values are not images, but empty, damaged or other bytes: `tfpipe verify` lists them.")
+    if others:
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(others.items()))
+        notes.append(f"{sum(others.values()):,} images have formats that TensorFlow does not decode: {listed}.")
     is_beside = file_io.resolve_links(options.output or root) == file_io.resolve_links(root)
     is_packed = scans[0].job.compression and all(scan.index is not None for scan in scans)
     splits = dict[str, SplitInfo]()

@@ -197,7 +197,7 @@ def infer_labels(
     elif key in metadata.classes:
         first = 0
     else:  # the number of class names tells the first number
-        first = int(stored[-1] >= len(names) if names else stored[0] == 1)
+        first = int(stored[0] > 0 and stored[-1] >= len(names) if names else stored[0] == 1)
     if stored[0] < first:
         raise ConfigError(f"`label_base` {base} must be at most the smallest label, got {stored[0]}.")
     if negative := sum(count for label, count in scan.stats.labels.items() if label < 0):
