@@ -20,6 +20,7 @@ from tests.conftest import Tfpipe
 from tests.layers.growth import add_view, append, draw_more, find_part, list_names, read_parts
 from tests.refusals import refusal
 from tests.writer.test_every_writer import write_and_vanish
+from tfpipe.dataset.find_files import find_files
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.export.run import ExportConfig, export
@@ -224,6 +225,18 @@ def test_an_export_has_the_records_of_all_layers_but_hidden_ones(grown: str, tmp
     tars = [path.read_bytes() for path in (tmp_path / "wds").glob("*.tar")]
     assert len(tars) == 7
     assert not any(name.encode() in tar for name in hidden for tar in tars)
+
+
+def test_the_files_of_layers_are_not_read_alone(grown: str, pets: str) -> None:
+    message = (
+        f"The files of a dataset with layers must not be read alone, got those of {grown}: they have deleted records "
+        "and lack appended ones. Write the records that it has into a new dataset first: tfpipe reshard "
+        f"{grown} NEW"
+    )
+    for target in (grown, f"{grown}/train-*", f"{grown}/layers/*/train-*"):
+        assert refusal(ConfigError, find_files, target) == message
+    add_view(pets, "all")
+    assert len(find_files(f"{pets}/train-*")[1]) == 2
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])

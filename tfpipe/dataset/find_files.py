@@ -3,8 +3,10 @@
 import glob
 import os
 import re
+import shlex
 from collections.abc import Sequence
 
+from tfpipe.dataset.history import has_layers
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.storage import file_io
@@ -40,6 +42,14 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
         scheme, start, _ = target.rpartition("://")
         folders = [os.path.dirname(path.removeprefix(scheme + start)) for path in paths]
         root = scheme + start + os.path.commonpath(folders)
+    inner = {os.path.dirname(path) for path in paths}
+    for folder in sorted(inner.union(os.path.dirname(os.path.dirname(each)) for each in inner)):  # m, of m/layers/2-ab
+        if has_layers(folder):
+            raise ConfigError(
+                f"The files of a dataset with layers must not be read alone, got those of {folder}: they have deleted "
+                "records and lack appended ones. Write the records that it has into a new dataset first: "
+                f"{shlex.join(['tfpipe', 'reshard', folder, 'NEW'])}"
+            )
     names = tuple(path.removeprefix(f"{root.rstrip('/')}/") for path in paths)
     for name in names:
         try:

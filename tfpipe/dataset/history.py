@@ -27,6 +27,12 @@ def load_history(directory: str) -> History:
     return History.read(dataset_files.load_own_manifest(directory)).check_newest()
 
 
+def has_layers(directory: str) -> bool:
+    """Returns whether a directory is a dataset to which records were appended, or of which some were deleted."""
+    files = [file_io.join(directory, name) for name in (file_names.CATALOG, file_names.MANIFEST)]
+    return all(map(file_io.exists, files)) and History.read(dataset_files.load_own_manifest(directory)).newest > 1
+
+
 @dataclass(frozen=True, eq=False)
 class History:
     """The layers of a dataset, and the manifests that were read for them."""
