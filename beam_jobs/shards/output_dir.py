@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.job import get_versions
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+from tfpipe.dataset.history import has_layers
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION
@@ -25,6 +27,8 @@ from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard
+
+_logger = logging.getLogger("tfpipe.beam_jobs.output_dir")  # whose warnings the command shows
 
 _COPY_ROWS_FROM_SHARDS = 4
 _FREE_FOR_COPIES = 3  # times the size of the files: the copies, the dataset, and some more
@@ -177,7 +181,15 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
     """Returns the directory to write to, the plan's header, and whether it is to replace the output at the end."""
     header = make_plan_header(config, plan)
     work = WorkDir(file_io.resolve_links(config.output))
-    if _is_free_for(work, header):
+    is_free = _is_free_for(work, header)
+    is_layered = is_free and has_layers(work.output)
+    if is_free and not (is_layered and config.overwrite):
+        if is_layered:
+            _logger.warning(
+                "%s has more layers, which stay; what follows is of layer 1. To write it anew without them, use "
+                "`overwrite`.",
+                config.output,
+            )
         return work, header, False
     if not config.overwrite:
         advice = ""

@@ -17,8 +17,10 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_tar
+from tests.layers.growth import append
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.image_form import ImageForm
+from tfpipe.layers.delete import delete_records
 from tfpipe.storage import file_io
 
 
@@ -152,6 +154,25 @@ def test_a_crash_in_the_exchange_loses_nothing(photos: Path, tmp_path: Path, mon
     make_dataset(photos, output, num_shards=2, overwrite=True)
     assert read_tree(output) == new
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "straight"]
+
+
+def test_layers_go_with_overwrite_alone(photos: Path, tmp_path: Path, caplog) -> None:
+    output = tmp_path / "out"
+    make_dataset(photos, output)
+    plain = read_tree(output)
+    append(output, write_files(tmp_path / "more", {"owl/0.jpg": make_jpeg(9)}))
+    delete_records(str(output), ["owl/0.jpg"])
+    layered = read_tree(output)
+    caplog.clear()
+    make_dataset(photos, output)
+    assert caplog.messages == [
+        f"{output} has more layers, which stay; what follows is of layer 1. To write it anew without them, use "
+        "`overwrite`."
+    ]
+    assert read_tree(output) == layered
+    make_dataset(photos, output, overwrite=True)
+    assert read_tree(output) == plain
+    assert len(caplog.messages) == 1
 
 
 def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
