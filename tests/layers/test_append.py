@@ -294,6 +294,24 @@ def test_a_repetition_appends_nothing(grown: str, tmp_path: Path) -> None:
     assert caught.value.result.layer == 2
 
 
+@pytest.mark.parametrize("separator", [None, ";"])
+def test_a_repetition_is_known_after_new_classes(tmp_path: Path, separator: str | None) -> None:
+    """Of labels, and of lists of classes."""
+    write_files(tmp_path, {f"{k}.jpg": make_jpeg(k) for k in range(3)})
+    for k, name in enumerate(("cat", "owl", "ape")):
+        (tmp_path / f"{k}.csv").write_text(f"image,label\n{k}.jpg,{name}\n")
+    options, out = {"label_separator": separator}, str(tmp_path / "out")
+    make_dataset(tmp_path / "0.csv", out, **options)
+    append(out, tmp_path / "1.csv", **options)
+    append(out, tmp_path / "2.csv", **options)
+    for layer, more in ((2, "1.csv"), (3, "2.csv")):
+        with pytest.raises(AppendedBefore) as caught:
+            append(out, tmp_path / more, **options)
+        assert caught.value.result.layer == layer
+    (tmp_path / "1.csv").write_text("image,label\n1.jpg,ape\n")
+    assert append(out, tmp_path / "1.csv", **options).layer == 4
+
+
 def test_nothing_comes_twice_after_a_deletion(grown: str, tmp_path: Path) -> None:
     """The deleted images of an appended layer are appended again by `drop_duplicates`, or once all of it is deleted."""
     more, names = draw_more(tmp_path / "more"), sorted(list_names(grown))
