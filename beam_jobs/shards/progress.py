@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO
 
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
+from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Progress
 
@@ -77,11 +78,11 @@ def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
 
 
 def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
-    """Returns the progress by finished shards, without bytes and bad images; None if the store does not answer."""
+    """Returns the progress by finished shards, without bytes and bad images; None if they cannot be listed."""
     planned_images = {shard.file: shard.images for shard in header.shards}
     try:
         images = [planned_images[file] for file in work.list_written() if file in planned_images]
-    except OSError:
+    except (DataError, OSError):
         return None
     return Progress(sum(images), sum(planned_images.values()), shards=len(images), num_shards=len(planned_images))
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,6 +55,13 @@ def test_a_folder_fits_no_pattern_and_a_pipe_is_not_waited_for(folder: Path) -> 
     assert "pipe must be a regular file" in refusal(FormatError, file_io.read_start, str(folder / "pipe"), 9)
     with pytest.raises(FileNotFoundError):
         file_io.read_bytes(f"{folder}/a-0/b", 9)
+
+
+def test_a_folder_that_cannot_be_listed_is_a_sentence(folder: Path, monkeypatch) -> None:
+    assert file_io.list_names(str(folder)) == ["a-0", "a-1", "a-folder", "b"]
+    assert file_io.list_names(f"{folder}/nothing") == []
+    monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    assert refusal(DataError, file_io.list_names, str(folder)) == f"{folder} cannot be read: Permission denied."
 
 
 @pytest.mark.parametrize("form", FORMS)

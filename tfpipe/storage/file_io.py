@@ -273,12 +273,17 @@ def list_children(base: str) -> Iterator[tuple[str, int]]:
 
 
 def list_names(base: str) -> list[str]:
-    """Returns the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
+    """Returns the names of the files and folders directly in a folder, sorted; none if there is no such folder.
+
+    Raises a `DataError` if the folder cannot be read.
+    """
     if is_url(base):
         base = base.rstrip("/") + "/"  # TensorFlow's stores may list files of inner folders
         relative_paths = (path[len(base) :] for path, _ in get_store(base).list(base, recursive=False))
         return sorted({path.split("/", 1)[0] for path in relative_paths if path})
-    return sorted(os.listdir(base)) if os.path.isdir(base) else []
+    with explain_reading(base), contextlib.suppress(FileNotFoundError):
+        return sorted(os.listdir(base)) if os.path.isdir(base) else []
+    return []
 
 
 def find(pattern: str) -> list[str]:

@@ -16,7 +16,7 @@ from beam_jobs.shards.progress import ProgressFile, progress_folder, read_finish
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tests.beam_jobs.images import make_photos, write_files
 from tests.beam_jobs.plans import read_lines
-from tfpipe.errors import FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import image_schema
 from tfpipe.system.progress import Progress
@@ -100,8 +100,9 @@ def test_by_finished_shards(running: WorkDir, header: PlanHeader, monkeypatch) -
     for name in (f"{SHARDS[0].file}.json", f"{SHARDS[1].file}.json.tmp", "other.json"):
         (notes / name).touch()
     assert read_finished(running, header) == Progress(3, 5, shards=1, num_shards=2)
-    monkeypatch.setattr("tfpipe.storage.file_io.list_names", Mock(side_effect=OSError("no answer")))
-    assert read_finished(running, header) is None
+    for error in (OSError("no answer"), DataError("it cannot be read")):
+        monkeypatch.setattr("tfpipe.storage.file_io.list_names", Mock(side_effect=error))
+        assert read_finished(running, header) is None
 
 
 def test_the_folder_is_new_and_on_this_machine(tmp_path: Path) -> None:
