@@ -5,6 +5,7 @@ No member is unpacked under its name. Names that point outside of the archive ar
 
 import bz2
 import contextlib
+import functools
 import gzip
 import io
 import logging
@@ -131,7 +132,7 @@ def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> 
     # "r:" seeks from header to header; "r|" reads a stream, so a compressed file is unpacked once.
     with (
         open_unpacked(path) if is_stream else contextlib.nullcontext(file) as opened,
-        tarfile.open(fileobj=opened, mode="r|" if is_stream else "r:") as tar,
+        tarfile.open(fileobj=opened, mode="r|" if is_stream else "r:", tarinfo=_Header) as tar,
     ):
         yield from _list_open_tar(tar, path, location, wants)
 
@@ -158,7 +159,7 @@ def _list_open_tar(
         elif not folder and name.lower().endswith(_TAR_SUFFIXES):
             inner = tar.extractfile(info)
             assert inner is not None  # it is a regular file
-            with tarfile.open(fileobj=inner, mode="r|" if is_compressed_tar(path) else "r:") as nested:
+            with tarfile.open(fileobj=inner, mode="r|" if is_compressed_tar(path) else "r:", tarinfo=_Header) as nested:
                 inner_folder = strip_archive_suffix(name) + "/"
                 yield from _list_open_tar(nested, path, location, wants, inner_folder, info.offset_data)
         else:
@@ -166,6 +167,27 @@ def _list_open_tar(
             is_wanted = wants is not None and wants(name, info.size)
             content = _read_member(tar, info) if is_wanted else None
             yield ListedFile(folder + name, *members[name], content=content)
+    if tar.offset and tar.fileobj is not None and tar.fileobj.tell() == tar.offset:
+        _warn_of_no_end(f"{path}/{folder}".rstrip("/"))
+
+
+@functools.cache  # an archive may be looked into before it is listed
+def _warn_of_no_end(path: str) -> None:
+    _logger.warning("%s lacks the mark at a tar's end. If it was cut off, members are missing: copy it again.", path)
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is whole, where tarfile takes one that is cut off or damaged as the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> "_Header":
+        """Reads the next header; tarfile calls it."""
+        try:
+            return super().fromtarfile(tar)
+        except tarfile.HeaderError as error:
+            if type(error).__name__ in ("EmptyHeaderError", "EOFHeaderError"):  # nothing more, or a block of zeros
+                raise
+            raise tarfile.ReadError(str(error)) from None
 
 
 def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:

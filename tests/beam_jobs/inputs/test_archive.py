@@ -269,6 +269,25 @@ def test_what_is_cut_or_is_no_archive_is_refused(tmp_path: Path, name: str) -> N
         assert refusal(DataError, unpack_tar, str(path), io.BytesIO()).startswith(damage)
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+def test_a_tar_that_ends_at_a_header_or_behind_a_member(tmp_path: Path, caplog, name: str) -> None:
+    path, pack = tmp_path / name, gzip.compress if name == "a.tar.gz" else bytes
+    whole = make_tar(FILES)
+    for data, reason in (
+        (whole[:1700], "truncated header"),
+        (whole[:1600] + b"9" + whole[1601:], "bad checksum"),
+    ):
+        path.write_bytes(pack(data))
+        assert refused(path) == f"{path} is damaged or is not a valid archive of its kind ({reason})."
+    assert len(list_members(write_tar(path, FILES, "w:gz" if name == "a.tar.gz" else "w"))) == 3
+    assert caplog.messages == []
+    path.write_bytes(pack(whole[:2560]))
+    for _ in range(2):
+        assert [member.path for member in list_members(path)] == ["cat/1.jpg", "cat/2.jpg"]
+    said = f"{path} lacks the mark at a tar's end. If it was cut off, members are missing: copy it again."
+    assert caplog.messages == [said]
+
+
 def make_mixed_tar(form: int) -> bytes:
     """Makes a tar file of plain members, long names, names that are not ASCII, links and folders."""
     longest = 90 if form == tarfile.USTAR_FORMAT else 150
