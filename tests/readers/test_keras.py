@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,6 +87,17 @@ def test_batches_are_those_of_all_readers(small_dataset: Path) -> None:
         np.testing.assert_array_equal(batches[1][0], expected.read(3 * epoch + 1)["image"])  # once more
     later = KerasBatches(small_dataset, "train", CONFIG, start_step=6)
     np.testing.assert_array_equal(later[1][0], expected.read(7)["image"])
+
+
+def test_images_of_bfloat16_are_the_normalized_numbers(small_dataset: Path) -> None:
+    model = keras.Sequential([keras.layers.GlobalAveragePooling2D(dtype="float32")])
+    batches, floats = (
+        KerasBatches(small_dataset, "validation", CONFIG, training=False, image_dtype=dtype)
+        for dtype in ("bfloat16", "float32")
+    )
+    assert batches[0][0].dtype == ml_dtypes.bfloat16
+    np.testing.assert_allclose(batches[0][0].astype(np.float32), floats[0][0], rtol=2**-8)
+    np.testing.assert_allclose(model.predict(batches, verbose=0), model.predict(floats, verbose=0), atol=2**-8)
 
 
 def evaluate(data: Path, size: int) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +33,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.native.batches import draw_crops
 from tfpipe.storage.file_io import is_url
 from tfpipe.system.fork_lock import make_fork_lock
@@ -68,6 +69,15 @@ def leave_out_masked(batch: Batch) -> Batch:
     return {
         name: [rows[row] for row in chosen] if isinstance(rows, list) else rows[chosen] for name, rows in batch.items()
     }
+
+
+def view_bfloat16(batch: Batch, names: Set[str]) -> Batch:
+    """Returns the batch with arrays of bfloat16, a type of the package ml_dtypes, of the bits that have these names."""
+
+    def view(bits: Any) -> Any:
+        return list(map(view, bits)) if isinstance(bits, list) else bits.view(get_numpy_dtype("bfloat16"))
+
+    return {name: view(values) if name in names else values for name, values in batch.items()}
 
 
 def make_pair(batch: Batch, config: PipelineConfig) -> tuple[Any, ...]:

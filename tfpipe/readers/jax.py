@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch
+from tfpipe.engine.batch import Batch, view_bfloat16
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import find_host
 from tfpipe.engine.plan import AnyPlan, check_fits_devices
 from tfpipe.errors import ConfigError
-from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.readers.base import BatchTransform, Data, EpochBatches, Finish, ImageTransform, open_data, seed_transform
 from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
@@ -101,12 +100,9 @@ class JaxBatches(EpochBatches):
 
 def _convert(batch: Batch, bfloat16: Set[str]) -> Batch:
     """Makes int32 labels, and arrays of bfloat16 of their bits."""
-    converted: Batch = {}
-    for name, values in batch.items():
-        is_class = name == "label" and values.dtype == np.int64
-        bits = values.view(get_numpy_dtype("bfloat16")) if name in bfloat16 else values
-        converted[name] = values.astype(np.int32) if is_class else bits
-    return converted
+    batch = view_bfloat16(batch, bfloat16)
+    is_class = "label" in batch and batch["label"].dtype == np.int64
+    return {**batch, "label": batch["label"].astype(np.int32)} if is_class else batch
 
 
 def _put_on_devices(plan: AnyPlan, sharding: jax.sharding.Sharding, batch: Batch) -> Batch:

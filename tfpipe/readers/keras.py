@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
+from tfpipe.engine.batch import view_bfloat16
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.position import Position, count_look
@@ -66,7 +67,7 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
         config = replace(choose_config(config, changes), as_supervised=True)
         self._maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
         several = keras.distribution.distribution() is not None  # its devices share the rows of a batch equally
-        self._finish = Finish(self._maker, batch_transform, fills_up=several)
+        self._finish = Finish(self._maker, batch_transform, view_bfloat16, fills_up=several)
         self._begin = self._next = locate(self._maker, start_step)
         self._taken, self._last = 0, -1  # batches taken of the pass that began at `_begin`; the last one's index
         self._asks_for_pass = self._begins_epoch = False
