@@ -285,6 +285,7 @@ SCHEMA = {
     "id": fields.Values("int64"),
     "latents": fields.Tensor("bfloat16", (2, 3)),
     "flags": fields.Tensor("bool", (2,)),
+    "scale": fields.Tensor("bfloat16", ()),
     "tokens": fields.Tensor("int32", (None, 2)),
     "caption": fields.Text(),
     "class": fields.Label(("cat", "dog")),
@@ -297,6 +298,7 @@ def make_record(number: int) -> dict[str, Any]:
         "id": number,
         "latents": np.full((2, 3), number / 2).astype(ml_dtypes.bfloat16),
         "flags": np.array([number % 2 == 0, True]),
+        "scale": ml_dtypes.bfloat16(number / 4),
         "tokens": np.full((number % 4, 2), number, np.int32),
         "caption": f"é {number}",
         "class": number % 2,
@@ -336,6 +338,7 @@ def test_batches_hold_what_was_written(manifest: tfpipe.Manifest) -> None:
         for row, number in enumerate(batch["id"].tolist()):
             record = make_record(number)
             assert to_plain(batch["latents"][row]) == to_plain(record["latents"])
+            assert batch["scale"][row] == number / 4
             assert batch["flags"][row].tolist() == record["flags"].tolist()
             assert batch["tokens"][row].tolist() == ([[number] * 2] * min(number % 4, 2) + [[0, 0]] * 2)[:2]
             assert batch["tokens.sizes"][row].tolist() == [number % 4]
@@ -347,7 +350,7 @@ def test_the_readers_give_equal_values(manifest: tfpipe.Manifest, training: bool
     config = make_config(training=training)
     expected = read_tensorflow(manifest, config)
     loader = data_loader(TorchBatches(manifest, "train", config), num_workers=0)
-    numbers = make_config(training=training, extra_features=("id", "latents", "flags", "tokens"))
+    numbers = make_config(training=training, extra_features=("id", "latents", "flags", "scale", "tokens"))
     in_torch, in_jax = (
         [*batches, *(batches if training else ())] for batches in (loader, JaxBatches(manifest, "train", numbers))
     )

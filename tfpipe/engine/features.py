@@ -192,7 +192,7 @@ def make_tensors(feature: BatchFeature, column: Column, sizes: Column | None, fi
     stored = np.zeros((len(stacked), len(pad_to)), np.int32)
     for row, tensor in enumerate(tensors):  # what does not fit is cut off
         cut = tensor[tuple(map(slice, pad_to))]
-        stacked[row][tuple(map(slice, cut.shape))] = cut
+        stacked[row, ...][tuple(map(slice, cut.shape))] = cut
         stored[row] = tensor.shape[: len(pad_to)]
     return {feature.name: stacked, feature.sizes_name: stored} if pad_to else {feature.name: stacked}
 
