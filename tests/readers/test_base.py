@@ -469,11 +469,15 @@ def test_dtypes_of_classes(classes: tfpipe.Manifest) -> None:
         ({"multi_hot": ("id",)}, "`multi_hot` must name lists of classes in the batch (tags, pair), got 'id'."),
         (
             {"multi_hot": ("tags",), "extra_features": ("id",)},
-            "`multi_hot` must name lists of classes in the batch (none), got 'tags'.",
+            "`multi_hot` must name lists of classes in the batch (none), got 'tags'. Add it to `extra_features`.",
         ),
         (
             {"multi_hot": ("tags",), "pad_to": {"tags": 3}},
             "`pad_to` must not name 'tags', which `multi_hot` names too. Choose one.",
+        ),
+        (
+            {"pad_to": {"tags": 3}, "extra_features": ("id",)},
+            "`pad_to` must name features of the batch, got 'tags'; it has id. Add it to `extra_features`.",
         ),
         ({"pad_to": {"pair": 3}}, "`pad_to` must give 'pair' a size for each unknown axis, got 1 for values."),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.refusals import refusal
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.errors import ConfigError
 from tfpipe.training.config import TrainConfig, default_pipeline
 
@@ -31,6 +31,14 @@ CONFIG = TrainConfig(pipeline=PipelineConfig(batch_size=512), output="run")
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     assert refusal(ConfigError, replace, CONFIG, **options) == message
+
+
+def test_options_that_the_evaluation_or_the_trainer_does_not_have_are_left_out() -> None:
+    given = {"extra_features": ("tags", "name"), "multi_hot": ("tags",), "pad_to": {"name": 4}}
+    reading = {"order": "throughput", "tf_data": TfDataOptions(cycle_length=2)}
+    config = TrainConfig(pipeline=PipelineConfig(batch_size=8, **given, **reading), output="run")
+    assert config.training_pipeline == PipelineConfig(batch_size=8, **reading)
+    assert config.evaluation_pipeline == PipelineConfig(batch_size=8, training=False)
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,12 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
     sizes = {name: size if isinstance(size, tuple) else (size,) for name, size in config.pad_to.items()}
     boxes = (name for name in names if name.startswith(_BOXES) and schema[name].shape is None)
     sizes = {**dict.fromkeys(boxes, (config.max_boxes,)), **sizes}
+    advice = {name: " Add it to `extra_features`." for name in schema.names if name not in {*names, *RESERVED}}
     for name in config.multi_hot:
         if name not in names or not schema[name].names:
             listed = ", ".join(name for name in names if schema[name].names) or "none"
-            raise ConfigError(f"`multi_hot` must name lists of classes in the batch ({listed}), got {name!r}.")
+            more = advice[name] if name in advice and schema[name].names else ""
+            raise ConfigError(f"`multi_hot` must name lists of classes in the batch ({listed}), got {name!r}.{more}")
     features = tuple(BatchFeature(schema[name], sizes.pop(name, None), name in config.multi_hot) for name in names)
     for feature in (feature for feature in features if feature.pad_to is not None):
         if feature.multi_hot:
@@ -98,9 +100,9 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
                 f"`pad_to` must give {feature.name!r} a size for each unknown axis, got {given} for {what}."
             )
     if sizes:
-        raise ConfigError(
-            f"`pad_to` must name features of the batch, got {next(iter(sizes))!r}; it has {', '.join(names)}."
-        )
+        name = next(iter(sizes))
+        has = f"it has {', '.join(names) or 'none'}.{advice.get(name, '')}"
+        raise ConfigError(f"`pad_to` must name features of the batch, got {name!r}; {has}")
     return features
 
 

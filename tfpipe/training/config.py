@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.options import Choice, Count, Flag, Number, Text, Unchecked, check_options, get_names, option
@@ -69,13 +69,14 @@ class TrainConfig:
     @property
     def training_pipeline(self) -> PipelineConfig:
         """The config for training: labels are numbers, batches are dictionaries."""
-        return replace(self.pipeline, training=True, one_hot=False, as_supervised=False, extra_features=())
+        features: dict[str, Any] = {"extra_features": (), "multi_hot": (), "pad_to": {}}
+        return replace(self.pipeline, training=True, one_hot=False, as_supervised=False, **features)
 
     @property
     def evaluation_pipeline(self) -> PipelineConfig:
         """The config for evaluating and for serving the model: the center of each image, in `image_size`."""
-        without_cache = {"cache": "none", "cache_dir": None, "cache_bytes": None}
-        return replace(self.training_pipeline, training=False, order="auto", **without_cache)  # type: ignore[arg-type]
+        reading: dict[str, Any] = {"order": "auto", "tf_data": TfDataOptions(), "cache": "none"}
+        return replace(self.training_pipeline, training=False, cache_dir=None, cache_bytes=None, **reading)
 
     def get_run_options(self) -> dict[str, Any]:
         """Returns the options that decide a run's numbers. A resumed run must have the same ones."""
