@@ -55,3 +55,5 @@ def test_too_small_images_and_a_model_with_other_classes_are_refused() -> None:
         build_model("resnet50", 7, PipelineConfig(batch_size=8, image_size=(16, 40)))
     with pytest.raises(ConfigError, match=r"own must return logits of shape \(None, 5\), got \(None, 6\)\."):
         build_model("own", 5, BYTES, lambda num_classes, size: build_own(num_classes + 1, size))
+    with pytest.raises(ConfigError, match=r"^own must return a Keras model, got None\.$"):
+        build_model("own", 5, BYTES, lambda num_classes, size: None)  # type: ignore[arg-type]

@@ -22,6 +22,8 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
     """
     size = config.size
     net = _build_by_name(name, num_classes, size) if build is None else build(num_classes, size)
+    if not isinstance(net, tf.keras.Model):
+        raise ConfigError(f"{name} must return a Keras model, got {net!r:.100}.")
     if (output := net.compute_output_shape((None, *size, 3))) != (None, num_classes):
         raise ConfigError(f"{name} must return logits of shape {(None, num_classes)}, got {output}.")
     images = x = tf.keras.Input((*size, 3), dtype=config.image_dtype, name="image")
