@@ -90,13 +90,16 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(train, undisturbed
 
 def test_a_run_that_is_finished_exports_only_what_is_missing(train: Train, undisturbed: Path, monkeypatch):
     before, exported = (undisturbed / "metrics.jsonl").read_bytes(), []
-    monkeypatch.setattr("tfpipe.training.train.export_models", lambda *_: exported.append(1))
+    for name in ("export_model", "export_tflite"):
+        monkeypatch.setattr(f"tfpipe.training.export.{name}", lambda *_, name=name: exported.append(name))
     assert train(output=str(undisturbed))["finished"]
     assert exported == []
     (undisturbed / "model" / "saved_model.pb").rename(undisturbed / "kept")
     assert train(output=str(undisturbed))["finished"]
     (undisturbed / "kept").rename(undisturbed / "model" / "saved_model.pb")
-    assert exported == [1]
+    assert exported == ["export_model"]
+    assert train(output=str(undisturbed), tflite=True)["finished"]
+    assert exported == ["export_model", "export_tflite"]
     assert (undisturbed / "metrics.jsonl").read_bytes() == before
 
 

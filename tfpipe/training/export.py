@@ -33,7 +33,7 @@ from tfpipe.training.run_dir import LABELS, MODEL, NOTES, NOTES_VERSION, PROGRAM
 def export_models(
     folder: RunDir, manifest: Manifest, config: TrainConfig, weights: Sequence[NDArray[Any]], build: BuildModel | None
 ) -> None:
-    """Writes the models of a run: the SavedModel last, since a run that has it is finished."""
+    """Writes those models of a run that are not there yet: the SavedModel, and with `config.tflite` that for TFLite."""
     pipeline, names = config.evaluation_pipeline, manifest.label_names
 
     def copy_model() -> tf.keras.Model:
@@ -41,14 +41,15 @@ def export_models(
         model.set_weights(weights)
         return model
 
-    model = copy_model()
-    if config.tflite:
+    if not file_io.exists(folder.file(f"{MODEL}/{PROGRAM}")):
+        form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+        export_model(copy_model(), pipeline, names, folder.file(MODEL), form)
+    path = folder.file(f"{MODEL}-int8.tflite")
+    if config.tflite and not file_io.exists(path):
         tf.keras.mixed_precision.set_global_policy("float32")  # TFLite has no bfloat16
         examples = build_stages(manifest, config.split, pipeline).dataset().unbatch().filter(lambda one: one["mask"])
         images = [one["image"].numpy() for one in examples.take(256)]
-        export_tflite(copy_model(), pipeline, images, folder.file(f"{MODEL}-int8.tflite"))
-    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
-    export_model(model, pipeline, names, folder.file(MODEL), form)
+        export_tflite(copy_model(), pipeline, images, path)
 
 
 def export_model(

@@ -18,12 +18,11 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.data_lock import BegunLayer, find_begun, lock_data
 from tfpipe.pipeline.stages import masked_sum
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
-from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.training.config import TrainConfig, find_evaluation_split
 from tfpipe.training.export import export_models
 from tfpipe.training.models import BuildModel, build_model
-from tfpipe.training.run_dir import LOGS, MODEL, PROGRAM, RunDir, State
+from tfpipe.training.run_dir import LOGS, RunDir, State
 
 _SUMS = 3  # each step returns sums over its images: of the losses, the correct predictions, and the images
 _LINE, _EPOCH = 0, 1  # the rows of the sums: since the last line of metrics, and since the epoch began
@@ -68,7 +67,7 @@ def train(
         finished = yield from run.train(stop)
     except tf.errors.OpError as error:
         raise DataError(f"The training ended in epoch {run.epoch + 1}: {first_line(error)}.") from error
-    if finished and run.process == 0 and not file_io.exists(run.folder.file(f"{MODEL}/{PROGRAM}")):
+    if finished and run.process == 0:
         export_models(run.folder, manifest, config, run.model.get_weights(), build)
     yield {"output": config.output, "finished": finished, "epoch": run.epoch, "step": run.step}
 
