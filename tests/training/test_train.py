@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
 from tests.layers.growth import add_view, append, list_names
 from tests.refusals import refusal
-from tests.training.conftest import COLORS, Train, make_interpreter, read_lines, stop_after
+from tests.training.conftest import COLORS, Train, build_linear, make_interpreter, read_lines, stop_after
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
@@ -22,7 +23,8 @@ from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import lock_data, read_lock
 from tfpipe.lookups.steps import look_up_step
 from tfpipe.readers.data_source import data_source
-from tfpipe.training.train import find_begun_layer
+from tfpipe.training.config import TrainConfig, find_evaluation_split
+from tfpipe.training.train import check_dataset, compile_steps, find_begun_layer
 
 STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
 EXAMPLES = 27
@@ -142,6 +144,24 @@ def test_bfloat16_learns_nearly_the_same_and_int8_predicts_it(train: Train, colo
         assert np.mean(hits) == pytest.approx(read_lines(run)[-1]["evaluation"]["accuracy"], abs=4.1 / EXAMPLES)
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.15)
+
+
+def test_images_without_a_class_count_nowhere(colors: Path) -> None:
+    config = TrainConfig(pipeline=PipelineConfig(batch_size=8), output="run", split="validation")
+    model, strategy = build_linear(6, (8, 8)), tf.distribute.get_strategy()
+    train_step, evaluate = compile_steps(model, tf.keras.optimizers.SGD(0.0), strategy, config, 6)
+    batch = {"image": tf.random.uniform((3, 8, 8, 3)), "label": tf.constant([2, -1, 0])}
+    kept = {name: values[:1] for name, values in batch.items()}
+    masked = {**batch, "mask": tf.constant([True, True, False])}
+    np.testing.assert_allclose(evaluate(masked), evaluate(kept), rtol=1e-6)
+    loss, _, images = train_step(batch).numpy()
+    assert (loss, images) == (pytest.approx(evaluate(batch).numpy()[0]), 2)
+    manifest = load_manifest(str(colors))
+    bare = replace(manifest.splits["validation"], class_counts=(0,) * 6)
+    changed = replace(manifest, splits={**manifest.splits, "validation": bare})
+    assert [find_evaluation_split(each, "train") for each in (manifest, changed)] == ["validation", None]
+    message = f"A classifier needs images with a class, and 'validation' of {colors} has none."
+    assert refusal(DataError, check_dataset, changed, config) == message
 
 
 def test_another_dataset_and_a_folder_with_other_files_are_refused(

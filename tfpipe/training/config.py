@@ -91,8 +91,9 @@ class TrainConfig:
 
 
 def find_evaluation_split(manifest: Manifest, split: str) -> str | None:
-    """Returns the split that evaluates a training: `validation`, else `test`; None if there is no other split."""
-    return next((name for name in ("validation", "test") if name in manifest.splits and name != split), None)
+    """Returns the split that evaluates a training: `validation`, else `test`; None if no other one has classes."""
+    others = (name for name in ("validation", "test") if name in manifest.splits and name != split)
+    return next((name for name in others if any(manifest.splits[name].class_counts)), None)
 
 
 def default_pipeline(model: str | None, records: int, num_replicas: int) -> dict[str, Any]:

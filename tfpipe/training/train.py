@@ -218,10 +218,11 @@ def compile_steps(
     def measure(logits: tf.Tensor, batch: Any, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the loss of each image, and the sums of the losses, the correct predictions, and the images."""
         labels = batch["label"]
+        has_class = labels >= 0  # a foreign dataset may have other images too
         targets, options = tf.one_hot(labels, num_classes), {"from_logits": True, "label_smoothing": smoothing}
-        losses = tf.keras.losses.categorical_crossentropy(targets, logits, **options)
+        losses = tf.where(has_class, tf.keras.losses.categorical_crossentropy(targets, logits, **options), 0.0)
         correct = tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels
-        mask = batch.get("mask", tf.ones_like(losses))
+        mask = has_class & batch.get("mask", True)
         (loss, images), (hits, _) = masked_sum(losses, mask), masked_sum(correct, mask)
         return losses, tf.stack([loss, hits, images])
 
@@ -266,7 +267,7 @@ def compile_steps(
 
 def _compute_means(sums: NDArray[np.float64]) -> dict[str, float]:
     loss, correct, images = map(float, sums)
-    return {"loss": loss / images, "accuracy": correct / images}
+    return {"loss": loss / max(images, 1), "accuracy": correct / max(images, 1)}
 
 
 def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
@@ -274,6 +275,8 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
     where = manifest.directory
     if manifest.image_key is None or manifest.label_key is None or not manifest.label_names:
         raise DataError(f"A classifier needs images and labels, and {where} lacks one. Shard a folder for each class.")
+    if config.split in manifest.splits and not any(manifest.splits[config.split].class_counts):
+        raise DataError(f"A classifier needs images with a class, and {config.split!r} of {where} has none.")
     if manifest.has_several_images and config.pipeline.images != "first":
         advice = 'Give a --config with `images = "first"`, or read them with `tfpipe.build_dataset`.'
         raise ConfigError(f"A classifier needs one image a record, and {where} has several. {advice}")
