@@ -153,6 +153,13 @@ def test_a_token_is_made_and_printed_where_others_reach_the_workers(started, tfp
     assert "ours" not in done.out
 
 
+@pytest.mark.parametrize("words", ["serve --root /", "serve-check 127.0.0.1:9"])
+def test_a_token_that_no_client_can_send(words: str, tfpipe: Tfpipe, monkeypatch) -> None:
+    monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "p\xe4\xdf")
+    sentence = "TFPIPE_SERVICE_TOKEN must be printable ASCII in one line, without a byte order mark, and is not."
+    assert tfpipe(*words.split()) == (2, "", f"Error: {sentence}\n")
+
+
 def test_workers_ask_for_the_token_of_the_environment(small_dataset: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "ours")
     with serve() as server:

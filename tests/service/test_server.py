@@ -262,6 +262,11 @@ def test_a_token_is_asked_for(made: Path, tmp_path: Path) -> None:
     served = NumpyBatches(made, "train", replace(CONFIG, service=replace(options, token_file=str(token))))
     check_same(served.read(0), NumpyBatches(made, "train", CONFIG).read(0))
     assert "secret" not in repr(served) + repr(served.config) + served.config.to_toml()
+    for unfit in (b"\xef\xbb\xbfsecret", b"secret\nsecret", "s\xe4cret".encode()):  # gRPC would abort the trainer
+        token.write_bytes(unfit)
+        assert refusal(ConfigError, NumpyBatches, made, "train", replace(CONFIG, service=named)) == (
+            f"The token in {token} must be printable ASCII in one line, without a byte order mark, and is not."
+        )
 
 
 def test_connections_are_encrypted(made: Path, plan: dict[str, Any], tmp_path: Path) -> None:

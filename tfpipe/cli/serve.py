@@ -41,15 +41,14 @@ def serve(as_json: bool, **options: Any) -> None:
     from tfpipe.service.server import Service
 
     config = ServiceConfig(**options)
-    made = "" if settings.token or config.is_local else secrets.token_urlsafe(24)
-    with Service(config, settings.token or made) as service:
+    made = "" if (token := settings.read_token()) or config.is_local else secrets.token_urlsafe(24)
+    with Service(config, token or made) as service:
         stopped: list[int] = []  # by signals: from here on Ctrl-C is how a server ends, with exit code 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda signum, _: stopped.append(signum))
         if as_json:
-            workers = [
-                {"address": address, "pid": pid} for address, pid in zip(service.addresses, service.pids, strict=True)
-            ]
+            both = zip(service.addresses, service.pids, strict=True)
+            workers = [{"address": address, "pid": pid} for address, pid in both]
             click.echo(json.dumps({"pid": os.getpid(), "workers": workers, **({"token": made} if made else {})}))
         else:
             listed = ", ".join(f'"{address}"' for address in service.addresses)

@@ -62,13 +62,12 @@ class Workers:
         self._options, self._most, self._pid = options, most, os.getpid()
         self._changed = threading.Condition()  # guards all workers
         self._workers = [_Worker(address) for address in options.workers]
-        token = config.token.encode()
-        if options.token_file is not None:
-            token = config.read_file("token_file", options.token_file).strip()
-        self._headers = [(b"authorization", b"Bearer " + token)] if token else []
-        self._tls = {}
+        token = config.read_token(options.token_file)
+        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._scheme, self._channel = "grpc", dict[str, Any](generic_options=_CHANNEL)
         if options.certificate is not None:
-            self._tls = {"tls_root_certs": config.read_file("certificate", options.certificate)}
+            self._scheme = "grpc+tls"
+            self._channel["tls_root_certs"] = config.read_file("certificate", options.certificate)
         for worker in self._workers:
             run_aside(partial(_keep_calling, weakref.ref(self), worker), "tfpipe-call")
 
@@ -132,10 +131,8 @@ class Workers:
     def get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
         """Sends a ticket to a worker and returns the answer; after an error in `_LOST` the next call connects anew."""
         with self._changed:
-            location = f"grpc{'+tls' if self._tls else ''}://{worker.address}"
-            client = worker.client = worker.client or flight.FlightClient(
-                location, generic_options=_CHANNEL, **self._tls
-            )
+            location = f"{self._scheme}://{worker.address}"
+            client = worker.client = worker.client or flight.FlightClient(location, **self._channel)
         options = flight.FlightCallOptions(timeout=deadline - time.monotonic() + 2 * _TICK_S, headers=self._headers)
         try:
             stream = client.do_get(flight.Ticket(ticket), options)

@@ -11,6 +11,15 @@ token = ""
 """The token for services whose options name no `token_file`; the command line sets it."""
 
 
+def read_token(path: str | None = None) -> str:
+    """Returns the token in a file, else that of the command line; one that gRPC cannot send would end the process."""
+    found = (token if path is None else read_file("token_file", path).decode("latin-1")).strip()
+    if not (found.isascii() and found.isprintable()):
+        place = "TFPIPE_SERVICE_TOKEN" if path is None else f"The token in {path}"
+        raise ConfigError(f"{place} must be printable ASCII in one line, without a byte order mark, and is not.")
+    return found
+
+
 def read_file(option: str, path: str) -> bytes:
     """Reads a file that an option names."""
     try:

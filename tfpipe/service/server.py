@@ -193,14 +193,9 @@ class FairQueue:
     def _grant(self) -> None:
         working = [each for each in self.requests if each.granted.is_set()]
         clients, plans = Counter(each.client for each in working), Counter(each.plan for each in working)
-        free_bytes = self._num_bytes - sum(each.num_bytes for each in working)
-        fitting = [
-            each
-            for each in self.requests
-            if not each.granted.is_set()
-            and plans[each.plan] < self._of_a_plan
-            and (each.num_bytes <= free_bytes or not working)
-        ]
+        free_bytes = self._num_bytes - sum(each.num_bytes for each in working) if working else math.inf
+        waiting = [each for each in self.requests if not each.granted.is_set()]
+        fitting = [each for each in waiting if plans[each.plan] < self._of_a_plan and each.num_bytes <= free_bytes]
         if fitting and len(working) < self._slots:
             client = min(fitting, key=lambda each: clients[each.client]).client
             request = min((each for each in fitting if each.client == client), key=lambda each: plans[each.plan])
@@ -233,20 +228,14 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     """The server of a worker, in this process. It serves once it is constructed; port 0 means any free port."""
 
     def __init__(
-        self,
-        location: str,
-        roots: Sequence[str],
-        threads: int,
-        num_bytes: int = MOST_BYTES,
-        token: str = "",
-        tls: Tls = None,
+        self, url: str, roots: Sequence[str], threads: int, memory: int = MOST_BYTES, token: str = "", tls: Tls = None
     ) -> None:
-        self._roots, self._threads, self._num_bytes = roots, threads, num_bytes
-        self._serving, self._decoding = FairQueue(_AT_ONCE, num_bytes, _MOST_WAITING), FairQueue(_DECODING, 0, _AT_ONCE)
+        self._roots, self._threads, self._num_bytes = roots, threads, memory
+        self._serving, self._decoding = FairQueue(_AT_ONCE, memory, _MOST_WAITING), FairQueue(_DECODING, 0, _AT_ONCE)
         self._lock = threading.Lock()  # guards the makers
         self._makers: OrderedDict[str, _Opened] = OrderedDict()
         middleware = {"token": _CheckToken(token)} if token else None
-        super().__init__(location, tls_certificates=[tls] if tls else None, middleware=middleware)
+        super().__init__(url, tls_certificates=[tls] if tls else None, middleware=middleware)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a ticket with its batch; an empty ticket is a ping, and is answered with the release."""
