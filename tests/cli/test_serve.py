@@ -14,6 +14,7 @@ import pytest
 
 from tests.beam_jobs.commands import start_command, wait_for
 from tests.conftest import Tfpipe
+from tests.integrity.made import payload, write_dataset
 from tests.refusals import refusal
 from tests.system.test_child_process import is_running
 from tfpipe.engine.config.pipeline_config import PipelineConfig, ServiceOptions
@@ -99,6 +100,15 @@ def test_workers_are_checked(running: Server, small_dataset: Path, tfpipe: Tfpip
     assert workers["found"] == "1 of 2 workers answer; missing: 127.0.0.1:9 (connection refused)."
     assert workers["advice"].startswith("Start it on its machine with: tfpipe serve --root DIR. ")
     assert (workers["status"], reads["status"]) == ("failure", "skipped")
+
+
+def test_a_dataset_without_train_is_checked_and_files_are_not(running: Server, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    address = running.json["workers"][0]["address"]
+    data = write_dataset(tmp_path / "made", {"x": [payload(0)], "y": [payload(1)]})
+    made = f"1 worker made the first and the last record of 'x' of {data} as this machine does."
+    assert tfpipe("serve-check", address, "--dataset", data, "--json").ok.json["checks"][1]["found"] == made
+    sentence = f"Error: `tfpipe serve-check` needs a dataset, got {data}/x-*. Make one with `tfpipe index`.\n"
+    assert tfpipe("serve-check", address, "--dataset", f"{data}/x-*") == (2, "", sentence)
 
 
 class StartedService:

@@ -1,5 +1,6 @@
 """`tfpipe serve` and `serve-check`: starts a worker that makes batches for trainers, and checks such workers."""
 
+import glob
 import json
 import os
 import secrets
@@ -13,9 +14,8 @@ import click
 from tfpipe.cli.shared.checks import Check, fail_check, show_checks
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_options
-from tfpipe.cli.shared.inputs import open_data
 from tfpipe.engine.config.pipeline_config import ServiceOptions
-from tfpipe.errors import TfpipeError
+from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.service import config as settings
 from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import Addresses
@@ -79,10 +79,16 @@ def serve_check(workers: tuple[str, ...], as_json: bool, dataset: str | None = N
 
 def _check_service(service: ServiceOptions, dataset: str | None) -> Iterator[Check]:
     """Yields a check of whether the workers answer, and one of whether those that answer can read a dataset."""
-    from tfpipe.engine.source import get_source
+    from tfpipe.dataset.load import load_manifest
+    from tfpipe.engine.source import Source
     from tfpipe.service.client import Workers
 
-    source, workers = None if dataset is None else get_source(*open_data(dataset, None)), service.workers
+    source, workers = None, service.workers
+    if dataset is not None:
+        if any(map(os.path.isfile, glob.glob(dataset))):
+            raise ConfigError(f"`tfpipe serve-check` needs a dataset, got {dataset}. Make one with `tfpipe index`.")
+        data = load_manifest(dataset)
+        source = Source.from_manifest(data, "train" if "train" in data.splits else next(iter(data.splits)))
     missing, count = Workers(service).find_silent(), human_count(len(workers), "worker")
     if missing:
         listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())
