@@ -166,7 +166,8 @@ def test_a_token_is_made_and_printed_where_others_reach_the_workers(started, tfp
 @pytest.mark.parametrize("words", ["serve --root /", "serve-check 127.0.0.1:9"])
 def test_a_token_that_no_client_can_send(words: str, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setenv("TFPIPE_SERVICE_TOKEN", "p\xe4\xdf")
-    sentence = "TFPIPE_SERVICE_TOKEN must be printable ASCII in one line, without a byte order mark, and is not."
+    monkeypatch.setattr("tfpipe.service.config.token", "")  # the command sets it, and later tests must not get it
+    sentence = "TFPIPE_SERVICE_TOKEN must hold a token of printable ASCII in one line, no BOM."
     assert tfpipe(*words.split()) == (2, "", f"Error: {sentence}\n")
 
 
@@ -179,6 +180,8 @@ def test_workers_ask_for_the_token_of_the_environment(small_dataset: Path, tfpip
         done = tfpipe("serve-check", address, "--json")
     found = f"0 of 1 worker answer; missing: {address} (the token is missing or wrong)."
     assert (done.code, done.json["checks"][0]["found"]) == (1, found)
+    advice = "Put the token that it prints into the --token-file, or TFPIPE_SERVICE_TOKEN for a command."
+    assert done.json["checks"][0]["advice"] == advice
 
 
 def test_others_reach_no_workers_without_a_token() -> None:

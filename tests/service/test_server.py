@@ -23,11 +23,12 @@ from tests.refusals import refusal
 from tests.service.test_messages import check_same
 from tests.service.workers import start_workers
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig, ServiceOptions
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import server as module
+from tfpipe.service.config import ServiceConfig
 from tfpipe.service.messages import RELEASE, Ticket, describe_plan, receive
-from tfpipe.service.server import FairQueue, Request, Server
+from tfpipe.service.server import FairQueue, Request, Server, Service
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5)
 
@@ -255,8 +256,7 @@ def test_a_token_is_asked_for(made: Path, tmp_path: Path) -> None:
         named = options if given is None else replace(options, token_file=str(token))
         assert refusal(ConfigError, NumpyBatches, made, "train", replace(CONFIG, service=named)) == (
             f"`service` must name running workers, and none serves this trainer: {addresses[0]} (the token is missing "
-            "or wrong). Start one of the same release with: tfpipe serve --root DIR. Put the token that it prints into "
-            "the `token_file`, or TFPIPE_SERVICE_TOKEN for a command."
+            "or wrong). Put the token that it prints into the `token_file`, or TFPIPE_SERVICE_TOKEN for a command."
         )
     token.write_text("secret\n")
     served = NumpyBatches(made, "train", replace(CONFIG, service=replace(options, token_file=str(token))))
@@ -265,7 +265,7 @@ def test_a_token_is_asked_for(made: Path, tmp_path: Path) -> None:
     for unfit in (b"\xef\xbb\xbfsecret", b"secret\nsecret", "s\xe4cret".encode()):  # gRPC would abort the trainer
         token.write_bytes(unfit)
         assert refusal(ConfigError, NumpyBatches, made, "train", replace(CONFIG, service=named)) == (
-            f"The token in {token} must be printable ASCII in one line, without a byte order mark, and is not."
+            f"{token} must hold a token of printable ASCII in one line, no BOM."
         )
 
 
@@ -284,8 +284,15 @@ def test_connections_are_encrypted(made: Path, plan: dict[str, Any], tmp_path: P
         served = NumpyBatches(made, "train", replace(CONFIG, service=options))
         check_same(served.read(0), NumpyBatches(made, "train", CONFIG).read(0))
         for wrong in (replace(options, certificate=str(tmp_path / "other.pem")), replace(options, certificate=None)):
-            with pytest.raises(ConfigError, match="`service` must name running workers, and none serves this trainer"):
-                NumpyBatches(made, "train", replace(CONFIG, service=wrong))
+            assert refusal(ConfigError, NumpyBatches, made, "train", replace(CONFIG, service=wrong)).endswith(
+                "). If it serves with TLS, name its `certificate`, or that of its authority; if not, name none."
+            )
+    issued.private_key_pem.write_to_path(key := str(tmp_path / "key"))
+    misfits = ServiceConfig(root=("/",), port=0, certificate=files["certificate"], key=key)
+    end = " `key` must be the private key of `certificate`, in PEM and without a passphrase."
+    assert refusal(TfpipeError, Service(misfits).__enter__).endswith(f"Server did not start properly).{end}")
+    sentence = f"`certificate` must be a file in PEM that holds a certificate, got {key}."
+    assert refusal(ConfigError, Service, replace(misfits, certificate=key)) == sentence
     with pytest.raises(ConfigError, match=r"^`certificate` must be a file that can be read, got .*/none\.pem: No such"):
         NumpyBatches(made, "train", replace(CONFIG, service=replace(options, certificate=f"{tmp_path}/none.pem")))
 

@@ -81,7 +81,7 @@ def _check_service(service: ServiceOptions, dataset: str | None) -> Iterator[Che
     """Yields a check of whether the workers answer, and one of whether those that answer can read a dataset."""
     from tfpipe.dataset.load import load_manifest
     from tfpipe.engine.source import Source
-    from tfpipe.service.client import Workers
+    from tfpipe.service.client import Workers, advise
 
     source, workers = None, service.workers
     if dataset is not None:
@@ -93,8 +93,8 @@ def _check_service(service: ServiceOptions, dataset: str | None) -> Iterator[Che
     if missing:
         listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())
         finding = f"{len(workers) - len(missing)} of {count} answer; missing: {listed}."
-        advice = "Start it on its machine with: tfpipe serve --root DIR. All machines need the same release of tfpipe."
-        yield Check("workers", "failure", finding, advice)
+        start = "Start it on its machine with: tfpipe serve --root DIR. All machines need the same release of tfpipe."
+        yield Check("workers", "failure", finding, advise(missing.values(), start))
     else:
         finding = f"{count} answer{'s' if len(workers) == 1 else ''}: {', '.join(workers)}."
         yield Check("workers", "ok", finding)

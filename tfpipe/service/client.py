@@ -6,10 +6,11 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,8 @@ _REQUESTS, _STORE_REQUESTS = 2, 6
 _MOST_LOCAL = 8  # the most steps ahead that this host makes itself, besides those requested from workers
 _ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, FormatError, MissingDependencyError)}
 _LOST = (flight.FlightError, ArrowException, OSError, BrokenAnswer)
+_GIVE_TOKEN = "Put the token that it prints into the `token_file`, or TFPIPE_SERVICE_TOKEN for a command."
+_GIVE_CERTIFICATE = "If it serves with TLS, name its `certificate`, or that of its authority; if not, name none."
 _CHANNEL = [("grpc.http2.max_frame_size", (1 << 24) - 1)]  # the default of 16 KB takes a third more time in the trainer
 
 logger = logging.getLogger(__name__)
@@ -64,10 +67,7 @@ class Workers:
         self._workers = [_Worker(address) for address in options.workers]
         token = config.read_token(options.token_file)
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-        self._scheme, self._channel = "grpc", dict[str, Any](generic_options=_CHANNEL)
-        if options.certificate is not None:
-            self._scheme = "grpc+tls"
-            self._channel["tls_root_certs"] = config.read_file("certificate", options.certificate)
+        self._tls = {"tls_root_certs": config.read_file("certificate", path)} if (path := options.certificate) else {}
         for worker in self._workers:
             run_aside(partial(_keep_calling, weakref.ref(self), worker), "tfpipe-call")
 
@@ -131,8 +131,8 @@ class Workers:
     def get(self, worker: _Worker, ticket: bytes, deadline: float) -> tuple[dict[str, Any], Batch]:
         """Sends a ticket to a worker and returns the answer; after an error in `_LOST` the next call connects anew."""
         with self._changed:
-            location = f"{self._scheme}://{worker.address}"
-            client = worker.client = worker.client or flight.FlightClient(location, **self._channel)
+            url = f"grpc{'+tls' if self._tls else ''}://{worker.address}"
+            client = worker.client = worker.client or flight.FlightClient(url, generic_options=_CHANNEL, **self._tls)
         options = flight.FlightCallOptions(timeout=deadline - time.monotonic() + 2 * _TICK_S, headers=self._headers)
         try:
             stream = client.do_get(flight.Ticket(ticket), options)
@@ -174,8 +174,8 @@ class RemoteMaker(Maker):
         if len(silent) == len(options.workers):
             listed = ", ".join(f"{address} ({trouble})" for address, trouble in silent.items())
             fault = f"`service` must name running workers, and none serves this trainer: {listed}."
-            advice = "Start one of the same release with: tfpipe serve --root DIR. Put the token that it prints into"
-            raise ConfigError(f"{fault} {advice} the `token_file`, or TFPIPE_SERVICE_TOKEN for a command.")
+            start = f"Start one of the same release with: tfpipe serve --root DIR. {_GIVE_TOKEN}"
+            raise ConfigError(f"{fault} {advise(silent.values(), start)}")
         for address, trouble in silent.items():
             logger.warning("The worker %s of the service does not serve this trainer (%s).", address, trouble)
 
@@ -218,6 +218,13 @@ def _keep_calling(reference: weakref.ref[Workers], worker: _Worker) -> None:
         workers.note(worker, trouble)
         del workers
         time.sleep(_CALL_EVERY_S * 2 ** max(min(worker.losses, 6) - 1, 0))
+
+
+def advise(troubles: Iterable[str], start: str) -> str:
+    """Returns what to do about workers in trouble: `start`, unless they lack the token or the certificate."""
+    tls = re.compile("ssl|certificate|socket closed|connection reset|broken pipe|empty address")
+    found = (_GIVE_TOKEN if "token" in it else _GIVE_CERTIFICATE if tls.search(it) else start for it in troubles)
+    return " ".join(dict.fromkeys(found))
 
 
 def _describe(error: Exception) -> str:

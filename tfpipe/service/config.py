@@ -7,26 +7,27 @@ from dataclasses import dataclass
 from tfpipe.errors import ConfigError
 from tfpipe.system.options import Count, Names, Text, check_options, option
 
-token = ""
-"""The token for services whose options name no `token_file`; the command line sets it."""
+token = ""  # for services whose options name no `token_file`; the command line sets it
 
 
 def read_token(path: str | None = None) -> str:
     """Returns the token in a file, else that of the command line; one that gRPC cannot send would end the process."""
     found = (token if path is None else read_file("token_file", path).decode("latin-1")).strip()
     if not (found.isascii() and found.isprintable()):
-        place = "TFPIPE_SERVICE_TOKEN" if path is None else f"The token in {path}"
-        raise ConfigError(f"{place} must be printable ASCII in one line, without a byte order mark, and is not.")
+        raise ConfigError(f"{path or 'TFPIPE_SERVICE_TOKEN'} must hold a token of printable ASCII in one line, no BOM.")
     return found
 
 
 def read_file(option: str, path: str) -> bytes:
-    """Reads a file that an option names."""
+    """Reads a file that an option names; a `certificate` and a `key` must be in PEM."""
     try:
         with open(path, "rb") as file:
-            return file.read()
+            data = file.read()
     except OSError as error:
         raise ConfigError(f"`{option}` must be a file that can be read, got {path}: {error.strerror}.") from None
+    if option != "token_file" and f"{option.upper()}-----".encode() not in data:
+        raise ConfigError(f"`{option}` must be a file in PEM that holds a {option}, got {path}.")
+    return data
 
 
 @dataclass(frozen=True, kw_only=True)

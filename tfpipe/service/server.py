@@ -21,7 +21,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.plan import estimate_row_bytes
@@ -29,7 +30,7 @@ from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.service.config import ServiceConfig, read_file
 from tfpipe.storage.file_io import resolve_links
 from tfpipe.system import host_limits
-from tfpipe.system.child_process import defer_interrupts, die_with_parent
+from tfpipe.system.child_process import defer_interrupts, die_with_parent, silence_stderr
 from tfpipe.system.extras import importing
 
 with importing("A data service", "pyarrow", "tfpipe[service]"):
@@ -37,16 +38,11 @@ with importing("A data service", "pyarrow", "tfpipe[service]"):
 
     from tfpipe.service.messages import MOST_BYTES, RELEASE, SCHEMA, Ticket, check_bytes, send
 
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
+Tls = tuple[bytes, ...] | None  # a certificate and its key
 
-Tls = tuple[bytes, bytes] | None  # a certificate and its key
-
-_RESTART_EVERY_S, _START_LIMIT_S, _STOP_LIMIT_S = 0.5, 60.0, 5.0
+_RESTART_EVERY_S, _LOOK_EVERY_S, _START_LIMIT_S, _STOP_LIMIT_S, _SEND_LIMIT_S = 0.5, 1.0, 60.0, 5.0, 60.0
 _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which nothing is sent
-_MOST_MAKERS, _MOST_WAITING = 16, 512
-_AT_ONCE, _DECODING = 32, 2
-_LOOK_EVERY_S, _SEND_LIMIT_S = 1.0, 60.0
+_MOST_MAKERS, _MOST_WAITING, _AT_ONCE, _DECODING = 16, 512, 32, 2
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +53,9 @@ class Service:
     def __init__(self, config: ServiceConfig, token: str = "") -> None:
         if not (token or config.is_local):
             raise ConfigError(f"Workers on `host` {config.host}, which others reach, need a token, got none.")
-        tls = None
-        if config.certificate is not None and config.key is not None:
-            tls = read_file("certificate", config.certificate), read_file("key", config.key)
+        tls = tuple(read_file(name, getattr(config, name)) for name in ("certificate", "key")) if config.key else None
         self._config, self._settings = config, (config, token, tls)
-        self._workers: dict[int, SpawnProcess] = {}  # by port
+        self._workers: dict[int, BaseProcess] = {}  # by port
 
     def __enter__(self) -> Service:
         """Starts the workers, and waits until they serve."""
@@ -122,7 +116,9 @@ class Service:
         if isinstance(served, str):
             process.kill()
             fault = f"A worker must serve on `port` {port} of `host` {self._config.host}, and does not ({served})."
-            raise TfpipeError(f"{fault} If another program has the port, choose another.")
+            key = "`key` must be the private key of `certificate`, in PEM and without a passphrase."
+            advice = key if "did not start" in served else "If another program has the port, choose another."
+            raise TfpipeError(f"{fault} {advice}")
         self._workers[served] = process
 
 
@@ -137,7 +133,8 @@ def _run_worker(ready: Connection, port: int, config: ServiceConfig, token: str,
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         socket.create_server((config.host, port), family=family).close()  # gRPC would share a port that is in use
-        server = Server(location, roots, config.threads or host_limits.usable_cpus(), num_bytes, token, tls)
+        with silence_stderr():  # gRPC logs what is wrong with a key
+            server = Server(location, roots, config.threads or host_limits.usable_cpus(), num_bytes, token, tls)
     except Exception as error:  # Arrow raises several types
         ready.send((getattr(error, "strerror", None) or first_line(error)).partition(" (while")[0])
         return
