@@ -111,6 +111,13 @@ def test_a_dataset_without_train_is_checked_and_files_are_not(running: Server, t
     assert tfpipe("serve-check", address, "--dataset", f"{data}/x-*") == (2, "", sentence)
 
 
+@pytest.mark.parametrize(("variable", "value"), [("TERM", "dumb"), ("NO_COLOR", "1")])
+def test_a_terminal_that_wants_no_color(tfpipe: Tfpipe, monkeypatch, variable: str, value: str) -> None:
+    monkeypatch.setattr("click._compat.isatty", lambda stream: True)
+    monkeypatch.setenv(variable, value)
+    assert "\x1b[" not in tfpipe("serve-check", "127.0.0.1:9").out
+
+
 class StartedService:
     """A service that is ready at once, and ends at once."""
 

@@ -1,6 +1,7 @@
 """The display of checks: a line for each check as soon as it is done, and a summary line at the end."""
 
 import json
+import os
 import shutil
 import textwrap
 from collections import Counter
@@ -46,7 +47,8 @@ def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
             texts = [check.found, *([f"→ {check.advice}"] if check.advice else [])]
             lines = [line for text in texts for line in textwrap.wrap(clean_line(text), width, break_on_hyphens=False)]
             status = click.style(f"{check.status:9}", **_STYLES.get(check.status, {"dim": True}))
-            click.echo(status + click.style(f"{check.name:14}", bold=True) + f"\n{' ' * _INDENT}".join(lines))
+            text = status + click.style(f"{check.name:14}", bold=True) + f"\n{' ' * _INDENT}".join(lines)
+            click.echo(text, color=False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None)
     passed = all(check.status != "failure" for check in results)
     if as_json:
         click.echo(json.dumps({"checks": [asdict(check) for check in results], "ok": passed}))
