@@ -68,6 +68,14 @@ def test_debug_leaves_the_error_to_python_which_shows_the_traceback(tfpipe: Tfpi
         tfpipe("verify", "nowhere", "--debug")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_standard_output_that_cannot_be_written(unbuffered: str) -> None:
+    code = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); from tfpipe.cli.main import main; main()"
+    done = run_python("-c", code, "help", PYTHONUNBUFFERED=unbuffered)
+    sentence = "Error: The standard output cannot be written: No space left on device.\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+
+
 def test_no_folder_for_temporary_files(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, small_dataset: Path) -> None:
     with monkeypatch.context() as changed:
         changed.setattr(tempfile, "tempdir", None)

@@ -22,11 +22,12 @@ from tfpipe.system.options import get_value
 OPTIONS = ("--step-ms", "2", "--batch-size", "4", "--seconds", "0.5")
 
 
-def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path: Path, tfpipe, monkeypatch) -> None:
     page = tmp_path / "report.html"
+    monkeypatch.setattr("tfpipe.profiler.report.text_json.to_json", lambda report: {"is there before": page.exists()})
     done = tfpipe("profile", small_dataset, *OPTIONS, "--json", "--html", page, "--max-idle", "100%")
     assert (done.code, done.lines, done.err.splitlines()[-1]) == (0, [done.out.rstrip()], f"Wrote {page}.")
-    assert done.json
+    assert done.json == {"is there before": True}
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
     assert html.endswith("</html>")

@@ -199,6 +199,15 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
         if error.page:
             echo(f"More: tfpipe help {error.page}", err=True)
         code = error.exit_code
+    except OSError as error:
+        try:
+            click.echo()  # fails again, if it was standard output
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # to which Python writes the rest as it ends
+            echo(f"Error: The standard output cannot be written: {error.strerror}.", err=True)
+            code = 1
+        else:
+            raise
     sys.exit(code)
 
 

@@ -97,14 +97,13 @@ def profile(
     report = make_loader_report(options) if dataset is None else make_report(dataset, options, **given)
     from tfpipe.profiler.report.text_json import to_json, to_text
 
-    click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
-    if options.apply is not None:
-        echo(f"Wrote {options.apply}.", err=True)
-    if html is not None:
+    if html is not None:  # before anything is printed, which may fail
         from tfpipe.profiler.report.html import render
 
         write_file(html, render(report).encode())
-        echo(f"Wrote {html}.", err=True)
+    click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
+    for path in filter(None, (options.apply, html)):
+        echo(f"Wrote {path}.", err=True)
     if max_idle is not None and report.idle_after_fixes > max_idle:
         echo(f"The accelerator is idle for {report.idle_after_fixes:.1%}, more than {max_idle:.1%}.", err=True)
         raise SystemExit(1)
