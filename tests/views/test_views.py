@@ -238,6 +238,25 @@ def test_conditions_and_weights_that_do_not_fit(pets: str) -> None:
         choose(pets, "width > 9000")
 
 
+def test_features_may_have_the_names_of_other_columns(draw_images: Any, tmp_path: Path) -> None:
+    folder, dataset = draw_images(tmp_path / "in"), str(tmp_path / "out")
+    images = ["train/cat/0.jpg", "train/cat/1.png", "train/cat/2.jpg"]
+    cells = [f"\n{image},cat{f',{10 * k}' * 12}" for k, image in enumerate(images)]
+    own = "name,Digest,filename,file_row_number,Split,width,score,Score,shard_,row_number_,start,shard"
+    (folder / "t.csv").write_text(f"image,label,{own}{''.join(cells)}")
+    make_dataset(folder / "t.csv", dataset)
+    shown = "name_ Digest_ filename_ file_row_number_ Split_ width_ score_ Score__ shard__ row_number__ start shard"
+    (file,) = Path(dataset, "index").glob("*.parquet")
+    pq.write_table(pq.read_table(file).drop_columns(["name_"]), file)  # as another version wrote it
+    assert list_names(add(dataset, " and ".join(f"{name} = 20" for name in shown.split()))) == images[2:]
+    assert list_names(add(dataset, f"name = '{images[1]}' and Width < 100")) == images[1:2]
+    assert ", score_, Score__, " in refusal(ConfigError, choose, dataset, where="score = 20")
+    library.add_column(dataset, "WIDTH", lambda record: record.index, library.fields.Values("int64"))
+    assert list_names(add(dataset, "WIDTH__ = 1 and width_ >= 0")) == list_names(dataset)[1:2]
+    assert delete_records(dataset, images[1:2]).records == {"train": 1}
+    assert sorted(list_names(dataset)) == [images[0], images[2]]
+
+
 def test_a_view_that_is_not_there(pets: str) -> None:
     sentence = f"{pets} has no view 'big'; it has none. `tfpipe view {pets} ... --name big` makes one."
     assert refusal(DataError, library.load_manifest, f"{pets}@big") == sentence

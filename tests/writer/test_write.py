@@ -261,7 +261,7 @@ for age in range(100):
 data = info.encode("0" * 64)
 before = len(os.listdir("/proc/self/task"))
 assert info.find_fault(data, "0" * 64, 100) == ""
-assert _read_table(data, ["age"])["age"].to_pylist() == list(range(100))
+assert _read_table(data, ["age"])[0]["age"].to_pylist() == list(range(100))
 print(len(os.listdir("/proc/self/task")) - before)
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +28,7 @@ from tfpipe.system.units import human_text
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
 from tfpipe.writer import record_info
 from tfpipe.writer.changes import open_change
-from tfpipe.writer.record_info import RecordInfo, is_of_shard
+from tfpipe.writer.record_info import RecordInfo
 
 _MEMORY = "1GB"  # for DuckDB, which puts larger data into a temporary folder
 _AT_ONCE = 2**20  # records whose sizes are looked up in one call
@@ -85,40 +85,31 @@ def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
 class InfoTable:
     """A DuckDB database with a row for each record: all are in `stored`, the chosen ones in `chosen`."""
 
-    def __init__(
-        self,
-        connection: Any,
-        files: Mapping[str, list[str]],
-        manifest: Manifest,
-        added: Sequence[tuple[Sequence[str], list[str]]] = (),
-    ) -> None:
+    def __init__(self, connection: Any, manifest: Manifest, infos: Sequence[tuple[Sequence[str], list[str]]]) -> None:
+        """Makes the tables; `infos` has the names and the files of the records' info, then those of each column's."""
         self.connection, self._manifest = connection, manifest
-        names = [*record_info.list_columns(manifest), *(name for names, _ in added for name in names)]
+        names = record_info.spell([name for names, _ in infos for name in names])
         self.columns = ("split", *names, "duplicate")
-        starts, splits = [], []
-        for split, paths in files.items():
-            records = [shard.records for shard in manifest.splits[split].shards]
-            starts += (np.cumsum(records) - records).tolist()
-            splits += [split] * len(paths)
-        every = [path for paths in files.values() for path in paths]
-        connection.execute("CREATE TABLE shards (filename VARCHAR, shard INTEGER, start BIGINT, split VARCHAR)")
-        connection.executemany(
-            "INSERT INTO shards VALUES (?, ?, ?, ?)", list(zip(every, range(len(every)), starts, splits, strict=True))
+        shards: list[tuple[int, int, str]] = []
+        for split, info in manifest.splits.items():
+            starts = np.cumsum([0, *(shard.records for shard in info.shards)]).tolist()
+            shards += [(len(shards) + k, start, split) for k, start in enumerate(starts[:-1])]
+        taken = [f"info{k}.{quote(name)}" for k, (inner, _) in enumerate(infos) for name in inner]
+        shown = ", ".join(f"{inner} AS {quote(name)}" for inner, name in zip(taken, names, strict=True))
+        tables = []
+        for k, (_, paths) in enumerate(infos):
+            connection.execute(f"CREATE TABLE files{k} (filename VARCHAR, shard INTEGER, start BIGINT, split VARCHAR)")
+            rows = [(path, *shard) for path, shard in zip(paths, shards, strict=True)]
+            connection.executemany(f"INSERT INTO files{k} VALUES (?, ?, ?, ?)", rows)
+            read = f"read_parquet({_quote_texts(paths)}, filename = true, file_row_number = true) AS info{k}"
+            tables.append(f"({read} JOIN files{k} ON info{k}.filename = files{k}.filename)")
+        joins = "".join(
+            f" JOIN {table} ON files{k}.shard = files0.shard AND info{k}.file_row_number = info0.file_row_number"
+            for k, table in enumerate(tables[1:], start=1)
         )
-        joins = "".join(f" JOIN added{k} USING (shard, file_row_number)" for k in range(len(added)))
-        for k, (chosen, paths) in enumerate(added):
-            connection.execute(f"CREATE TABLE files{k} (filename VARCHAR, shard INTEGER)")
-            numbered = list(zip(paths, range(len(paths)), strict=True))
-            connection.executemany(f"INSERT INTO files{k} VALUES (?, ?)", numbered)
-            connection.execute(
-                f"CREATE VIEW added{k} AS SELECT shard, file_row_number, {', '.join(map(quote, chosen))} "
-                f"FROM read_parquet({_quote_texts(paths)}, filename = true, file_row_number = true) "
-                f"JOIN files{k} USING (filename)"
-            )
         connection.execute(
-            "CREATE VIEW stored AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, "
-            f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({_quote_texts(every)}, "
-            f"filename = true, file_row_number = true) JOIN shards USING (filename)){joins}"
+            "CREATE VIEW stored AS SELECT files0.split, files0.start + info0.file_row_number AS row_number_, "
+            f"files0.shard AS shard_, {shown} FROM {tables[0]}{joins}"
         )
         connection.register("left_out", _list_left_out(manifest))
         connection.execute(
@@ -188,22 +179,19 @@ def open_info(manifest: Manifest) -> Iterator[InfoTable]:
     check_links(manifest.directory)
     with tempfile.TemporaryDirectory(prefix="tfpipe-info-") as folder:
         threads = host_limits.usable_cpus()
-        files = {split: find_info(manifest, split, folder, threads) for split in manifest.splits}
-        added, taken = [], {"split", "duplicate", *record_info.list_columns(manifest)}
-        for column in manifest.columns:
-            names = [name for name in record_info.list_columns(column) if name not in taken]
-            taken |= set(names)
-            if names:
-                column_folder = os.path.join(folder, column.name)
-                os.mkdir(column_folder)
-                found = (find_info(column, split, column_folder, threads) for split in manifest.splits)
-                added.append((names, [path for paths in found for path in paths]))
+        infos = []
+        for part in (manifest, *manifest.columns):
+            names = list(record_info.list_columns(part))
+            if names or part is manifest:
+                inner = tempfile.mkdtemp(dir=folder)
+                found = (find_info(part, split, inner, threads) for split in manifest.splits)
+                infos.append((names, [path for paths in found for path in paths]))
         with duckdb.connect() as connection:
             connection.execute(
                 f"SET memory_limit = '{_MEMORY}'; SET threads = {threads}; SET enable_progress_bar = false"
             )
             connection.execute(f"SET temp_directory = {quote_text(folder)}")
-            yield InfoTable(connection, files, manifest, added)
+            yield InfoTable(connection, manifest, infos)
 
 
 def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
@@ -271,7 +259,7 @@ def quote_text(text: str) -> str:
 
 
 def _quote_texts(texts: Sequence[str]) -> str:
-    return f"[{', '.join(map(quote_text, texts))}]"
+    return f"[{', '.join(map(quote_text, dict.fromkeys(texts)))}]"
 
 
 def find_info(manifest: Manifest, split: str, folder: str, threads: int = 1) -> list[str]:
@@ -303,9 +291,9 @@ def _list_left_out(manifest: Manifest) -> Any:
 
 def _find_shard_info(reader: RecordReader, folder: str, shard: ShardInfo, start: int) -> str:
     path = file_io.join(reader.directory, file_names.info_name(shard.file))
-    if is_of_shard(path, shard.sha256, shard.records):
-        return path
     info = RecordInfo(reader.manifest)
+    if info.is_of_shard(path, shard.sha256, shard.records):
+        return path
     for begin in range(start, start + shard.records, _ROWS_AT_ONCE):
         for features in reader.iterate(np.arange(begin, min(begin + _ROWS_AT_ONCE, start + shard.records))):
             info.add(features)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,6 +30,8 @@ NAME, LABEL, LABEL_ID, DIGEST = "name", "label", "label_id", "digest"
 """The file that the image came from; the name of the class, and its number from 0; and the SHA-256 of the original
 file, or of the stored image where the dataset does not say it, as hexadecimal digits."""
 
+_STANDARD = (NAME, LABEL, LABEL_ID, "bytes", DIGEST, "format", "height", "width", "channels", "colorspace")
+_OF_QUERIES = ("split", "duplicate", "filename", "file_row_number", "row_number_", "shard_")  # beside those of files
 _SHARD_KEY = b"tfpipe.shard"
 _ROWS_AT_ONCE = 1024
 _PREFIX = "image/"
@@ -81,12 +84,22 @@ class RecordInfo:
         import pyarrow as pa
 
         try:
-            table = _read_table(data)
+            table, found = _read_table(data)
         except (OSError, pa.ArrowException) as error:
             return f"it cannot be read: {first_line(error)}"
         if not table.schema.equals(self._schema):
             return f"it must have the columns {', '.join(self._schema.names)}"
-        return "" if _fits(table, table.schema.metadata, sha256, records) else "it was made for another shard"
+        return "" if _fits(found, self._schema.names, sha256, records) else "it was made for another shard"
+
+    def is_of_shard(self, path: str, sha256: str, records: int) -> bool:
+        """Returns whether a file on this machine is this table for the shard with this checksum."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return _fits(pq.read_metadata(path), self._schema.names, sha256, records)
+        except (OSError, pa.ArrowInvalid):
+            return False
 
     def _pack(self) -> None:
         import pyarrow as pa
@@ -111,13 +124,13 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
     """Yields for each shard of a split the digests of its visible records, as hexadecimal texts or None."""
     import pyarrow as pa
 
-    info, first = manifest.splits[split], 0
+    info, first, names = manifest.splits[split], 0, list(list_columns(manifest))
     for shard in info.shards:
         path = file_io.join(manifest.directory, file_names.info_name(shard.file))
         try:
-            table = _read_table(file_io.read_whole(path), [DIGEST])
+            table, found = _read_table(file_io.read_whole(path), [DIGEST])
             digests = table[DIGEST]
-            if not _fits(table, table.schema.metadata, shard.sha256, shard.records):
+            if not _fits(found, names, shard.sha256, shard.records):
                 raise LookupError("it is of another shard")
         except (OSError, pa.ArrowException, LookupError) as error:
             raise DataError(
@@ -130,8 +143,8 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
         yield digests.to_pylist()
 
 
-def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
-    """Reads a file of record info without threads of Arrow.
+def _read_table(data: bytes, columns: list[str] | None = None) -> tuple[Any, Any]:
+    """Reads a file of record info, and its metadata, without threads of Arrow.
 
     A thread of Arrow that frees a buffer of Python while the interpreter ends would abort the process.
     """
@@ -139,25 +152,13 @@ def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)  # reads no pages ahead
-    return file.read(columns, use_threads=False)
+    return file.read(columns, use_threads=False), file.metadata
 
 
-def is_of_shard(path: str, sha256: str, records: int) -> bool:
-    """Returns whether a file on this machine holds the record info of the shard with this checksum."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        found = pq.read_metadata(path)
-        return _fits(found, found.metadata, sha256, records)
-    except (OSError, pa.ArrowInvalid):
-        return False
-
-
-def _fits(found: Any, metadata: Mapping[bytes, bytes] | None, sha256: str, records: int) -> bool:
-    """Returns whether a table or file has a shard's checksum and number of rows. Without columns it has no rows."""
-    rows = found.num_rows if found.num_columns else records
-    return rows == records and (metadata or {}).get(_SHARD_KEY) == sha256.encode()
+def _fits(found: Any, names: list[str], sha256: str, records: int) -> bool:
+    """Returns whether the metadata of a file has these columns, and a shard's checksum and number of records."""
+    rows = found.num_rows if found.num_columns else records  # without columns a file has no rows
+    return found.schema.names == names and rows == records and (found.metadata or {}).get(_SHARD_KEY) == sha256.encode()
 
 
 _Column: TypeAlias = tuple[str, Callable[[Mapping[str, Any]], Any]]
@@ -179,12 +180,27 @@ def list_columns(manifest: Manifest) -> dict[str, _Column]:
         columns[DIGEST] = "string", lambda row: hashlib.sha256(_get_image(row, image_key)).hexdigest()
     if IMAGE_SHA256 in schema:
         columns[DIGEST] = _read_feature(schema[IMAGE_SHA256])
+    names, specs = list(columns), []
     for spec in schema.features:
         is_scalar = spec.shape == () and spec.kind in ("values", "text")
         if is_scalar and spec.name not in (name_key, label_key, image_key, IMAGE_SHA256, CLASS_TEXT):
             short = spec.name.removeprefix(_PREFIX)
-            columns[spec.name if short in columns else short] = _read_feature(spec)
-    return columns
+            names.append(spec.name if short in names else short)
+            specs.append(spec)
+    return columns | dict(zip(spell(names)[len(columns) :], map(_read_feature, specs), strict=True))
+
+
+def spell(names: Sequence[str]) -> list[str]:
+    """Returns names that SQL, which ignores case, tells apart: of those that meet only a standard one stays."""
+    lower = [*map(str.lower, names), *_OF_QUERIES]
+    counts, taken, spelled = Counter(lower), set(lower), list[str]()
+    for name in names:
+        if counts[name.lower()] > 1 and (name not in _STANDARD or name in spelled):
+            while name.lower() in taken:
+                name += "_"
+            taken.add(name.lower())
+        spelled.append(name)
+    return spelled
 
 
 def _read_feature(spec: FeatureSpec) -> _Column:
