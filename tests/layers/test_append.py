@@ -33,6 +33,7 @@ from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
+from tfpipe.writer.changes import open_change
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=6, seed=3)
@@ -40,6 +41,18 @@ CONFIG = PipelineConfig(image_size=8, batch_size=6, seed=3)
 
 def read_epochs(batches: Any, steps: int) -> list[np.ndarray[Any, Any]]:
     return [batches.read(step)["image"] for step in range(steps)]
+
+
+def test_layers_of_equal_shards_have_values_of_their_own(pets: str, tmp_path: Path) -> None:
+    more = write_files(tmp_path / "more", {"train/cat/9.jpg": make_jpeg(9)})
+    append(pets, more, num_shards=1)
+    append(pets, more, num_shards=1, seed=1)
+    library.add_column(pets, "index", lambda record: record.index, library.fields.Values("int64"))
+    assert [int(record.features["index"][0]) for record in data_source(pets, "train")] == [*range(14)]
+    with open_change(pets) as change:  # earlier versions let both layers share the files
+        change.commit([replace(change.history.catalog.find("column", "index", 2), number=3)])
+    add_view(pets, "all", "index >= 0")
+    assert library.load_manifest(f"{pets}@all").splits["train"].records == 14
 
 
 def test_the_records_follow_those_that_there_were(grown: str, small_dataset: Path) -> None:

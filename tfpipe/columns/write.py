@@ -202,7 +202,7 @@ class NewColumn:
         """Returns the identity of the job that writes the values of the records of a layer."""
         replaced = layer.column.directory if layer.column is not None and self._config.replace else ""
         values = [__version__, self._form.schema.to_json(), repr(self._config), list_fingerprints(layer.manifest)]
-        return hash_values(*values, os.path.basename(replaced), *self._identity)
+        return hash_values(*values, layer.number, os.path.basename(replaced), *self._identity)
 
     def _check_features(self) -> None:
         """Refuses features whose names the dataset has, or that differ from the column's features in other layers."""
