@@ -1,6 +1,5 @@
 """Infers the features of a table's extra columns, which tfpipe itself does not use: dtype, and one value or a list."""
 
-import contextlib
 import json
 import math
 import re
@@ -26,7 +25,8 @@ LABELS = "labels"
 """The feature with the classes of an image that may have several."""
 
 # The kinds of values. `_ODD` are numbers that would come back in another spelling, so they are stored as texts: whole
-# ones beyond int64, and texts such as 007, 1_000, 1E5 or nan. `_NESTED` is a struct or a list of lists, stored as JSON.
+# ones beyond int64, ones beyond float32, and texts such as 007, 1_000, 1E5 or nan. `_NESTED` is a struct or a list of
+# lists, stored as JSON.
 _ODD, _TEXT, _NESTED, _BYTES, _UNKNOWN = 2, 3, 4, 5, -1
 _NUMBERS = (0, 1, _ODD)
 _KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes", "bytes", "bytes")
@@ -160,7 +160,7 @@ def _infer_kind(value: Any) -> int:
     if isinstance(value, int):
         return 0 if value in _INT64 else _ODD
     if isinstance(value, (float, np.floating)):  # Arrow before release 21 gives half precision as a number of NumPy
-        return 1
+        return 1 if abs(value) <= _MAX_FLOAT or not math.isfinite(value) else _ODD
     if isinstance(value, bytes):
         return _BYTES
     if isinstance(value, dict | list | tuple):
@@ -184,7 +184,8 @@ def _convert_value(value: Any, dtype: str) -> int | float | str:
     if dtype == "int64":
         return int(value)
     if dtype == "float":
-        with contextlib.suppress(OverflowError):
+        try:
             return float(value)
-        return math.inf if value > 0 else -math.inf  # a whole number that no float can hold
+        except OverflowError:
+            raise DataError(f"A target must be a number that float32 can hold, got {value!r:.40}.") from None
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

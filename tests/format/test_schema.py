@@ -53,6 +53,7 @@ def test_empty_lists_and_whole_numbers_are_encoded():
         ({"count": 2**63}, "Feature 'count' must fit int64, got 0x8000000000000000."),
         ({"text": 1}, "Feature 'text' must be one value of bytes, got a int."),
         ({"score": "0.5"}, "Feature 'score' must be one value of float, got a str."),
+        ({"score": -1e39}, "Feature 'score' must be float of 32 bits, got -1e+39, which is beyond it."),
         ({"score": 10**400}, "Feature 'score' must be float, got a whole number beyond it."),
         ({"pair": [1]}, "Feature 'pair' must be 2 values, got 1 values."),
         ({"pair": 1}, "Feature 'pair' must be 2 values, got a int."),

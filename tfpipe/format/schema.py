@@ -1,5 +1,6 @@
 """The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ Kind: TypeAlias = Literal["values", "text", "tensor", "mask"]
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "crop", "flip", "number")
 """The names that the input pipeline gives to entries of a batch, so that no other feature of a batch can have them."""
 
+_BEYOND = 2.0**128 - 2.0**103  # the first number that float32 rounds to infinity
 _MAX_DIMENSIONS = 8
 _MAX_DIMENSION = 2**31 - 1
 
@@ -53,7 +55,7 @@ _MAX_DIMENSION = 2**31 - 1
 _SCALARS: dict[DType, frozenset[type]] = {
     "bytes": frozenset({bytes, str}),
     "int64": frozenset({int, bool}),
-    "float": frozenset({float}),
+    "float": frozenset(),  # which may be beyond float32
 }
 _KINDS: dict[DType, tuple[type, ...]] = {
     "bytes": (bytes, str),
@@ -181,6 +183,8 @@ class FeatureSpec:
                 raise self._wrong_shape(f"an array of shape {value.shape}")
             count = value.size
             value = value.astype(np.float32) if self.dtype == "float" and value.dtype.kind != "f" else value
+            for number in value[np.abs(value) >= _BEYOND] if value.dtype.kind == "f" and value.itemsize > 4 else ():
+                self._float(number)
         elif isinstance(value, list | tuple):
             for element in value:
                 self._check_kind(element)
@@ -239,9 +243,12 @@ class FeatureSpec:
 
     def _float(self, value: Any) -> float:
         try:
-            return float(value)
+            number = float(value)
         except OverflowError:
             raise ConfigError(f"Feature {self.name!r} must be float, got a whole number beyond it.") from None
+        if _BEYOND <= abs(number) < math.inf:
+            raise ConfigError(f"Feature {self.name!r} must be float of 32 bits, got {number}, which is beyond it.")
+        return number
 
     def _wrong_shape(self, got: str) -> ConfigError:
         must = "a list" if self.shape is None else f"{prod(self.shape)} values"

@@ -29,6 +29,7 @@ def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
         ((2**63 - 1, -(2**63)), ("int64", (), [2**63 - 1, -(2**63)])),
         ((1, 2**63), ("bytes", (), ["1", "9223372036854775808"])),
         ((0.5, -(2**63) - 1), ("bytes", (), ["0.5", "-9223372036854775809"])),
+        ((1.5, -1e300), ("bytes", (), ["1.5", "-1e+300"])),
         (({"x": [1]}, {"x": []}), ("bytes", (), ['{"x": [1]}', '{"x": []}'])),
         (([[1.5], []], []), ("bytes", (), ["[[1.5], []]", "[]"])),
         (({"x": "é"}, None), ("bytes", None, [['{"x": "é"}'], []])),
@@ -104,3 +105,4 @@ def test_a_target_may_be_spelled_in_any_way() -> None:
     kinds.add(["1E5", "007", " 2"], [(0, 1), (0, 2), (0, 3)])
     column = kinds.infer_target("price", ["t"])
     assert [column.convert(cell) for cell in ("1E5", "007", " 2")] == [100000.0, 7.0, 2.0]
+    assert "must be a number that float32 can hold" in refusal(DataError, column.convert, 10**400)

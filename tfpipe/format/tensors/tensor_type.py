@@ -140,9 +140,8 @@ class TensorType:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(dtype)
-        if not is_float and (converted.astype(array.dtype) != array).any():
-            return array
-        return converted
+        is_same = np.isfinite(converted) == np.isfinite(array) if is_float else converted.astype(array.dtype) == array
+        return converted if is_same.all() else array
 
     @cached_property
     def _static_bytes(self) -> int:
