@@ -135,6 +135,7 @@ def test_rows_that_are_missing_or_too_many(pets: str, tmp_path: Path, tfpipe: Tf
         ({"name": ["a"], "x": [{"y": 1}]}, {}, "A column must hold numbers, texts, bytes or lists of them, and 'x' "),
         ({"number": [1], "x": [1]}, {"on": "number"}, "`on` number counts from 0 in each split, so the table needs a "),
         ({"number": ["?"], "split": ["train"], "x": [1]}, {"on": "number"}, "{table} cannot be joined with {pets}: "),
+        ({"number": [0.4], "split": ["train"], "x": [1]}, {"on": "number"}, "Each 'number' of {table} must be a w"),
         ({"name": ["a"], "image/x": [1]}, {}, "An extra column must not be named 'image' or begin with 'image/', got"),
     ],
 )
@@ -143,6 +144,19 @@ def test_wrong_tables(pets: str, tmp_path: Path, rows: Any, options: dict[str, A
     found = refusal(TfpipeError, join_table, pets, table, TableConfig("x", **options))
     assert found.startswith(message.format(table=table, pets=pets))
     assert library.load_manifest(pets).columns == ()
+
+
+def test_names_that_differ_in_case_and_other_names_of_splits(pets: str, tmp_path: Path) -> None:
+    rows = make_rows(pets)
+    rows["split"] = [{"train": "training", "validation": "Val"}[split] for split in rows["split"]]
+    names = {"Name": rows["name"][::-1], "Score": [-1.0] * 15}
+    table = write_table(tmp_path / "x.parquet", names | {name: rows[name] for name in ("name", "split", "score")})
+    join_table(pets, table, TableConfig("words"))
+    for record in list_records(pets):
+        assert (record.features["Score"], record.features["score"]) == ([-1], [record.index / 4])
+    for value, got in (1e300, "float of 32 bits, got 1e+300"), ([1.0, None], "float64 [2], got values of object"):
+        write_table(tmp_path / "x.parquet", {"name": rows["name"], "x": [value] * 15})
+        assert f"Feature 'x' must be {got}" in refusal(ConfigError, join_table, pets, table, TableConfig("x"))
 
 
 def test_what_is_no_table(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:

@@ -16,12 +16,13 @@ from tfpipe.dataset.dataset_files import check_local
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.fields import Field, Tensor, Text, Values
+from tfpipe.format.file_names import SPLITS
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
-from tfpipe.views.choose import InfoTable, open_info, quote, quote_text
+from tfpipe.views.choose import InfoTable, open_info, quote_text
 from tfpipe.writer import record_info
 from tfpipe.writer.changes import Change, open_change
 
@@ -116,6 +117,8 @@ class _Table:
         except (pa.ArrowInvalid, OSError) as error:
             raise ConfigError(f"The table must be a Parquet file, and {path} is not: {first_line(error)}") from None
         opened = cls(path, dict(zip(schema.names, schema.types, strict=True)), config)
+        if len(opened.types) < len(schema.names):
+            raise ConfigError(f"Each column of {path} must have another name, got {', '.join(schema.names)}.")
         for name in (opened.key, *config.features):
             if name not in opened.types:
                 raise ConfigError(f"{path} has no column {name!r}; it has {', '.join(opened.types)}.")
@@ -135,7 +138,13 @@ class _Table:
 
     @property
     def _rows(self) -> str:
-        return f"read_parquet({quote_text(self.path)}, file_row_number = true)"
+        """The rows in SQL, whose columns are counted: SQL ignores case, and a table may have any names."""
+        names = ", ".join(f"column{k}_" for k in range(len(self.types)))
+        return f"read_parquet({quote_text(self.path)}, file_row_number = true) AS given({names}, at_)"
+
+    def _place(self, name: str) -> str:
+        """Returns the name of a column in `_rows`."""
+        return f"column{list(self.types).index(name)}_"
 
     def describe(self, name: str) -> Field:
         """Returns the field for a column that becomes a feature, by the column's type."""
@@ -162,7 +171,8 @@ class _Table:
         """Returns the shape of lists; None if their lengths differ."""
         import duckdb
 
-        query = f"SELECT min(len({quote(name)})), max(len({quote(name)})) FROM {self._rows}"
+        length = f"len({self._place(name)})"
+        query = f"SELECT min({length}), max({length}) FROM {self._rows}"
         with duckdb.connect() as connection:
             shortest, longest = connection.execute(query).fetchone() or (None, None)
         return (longest,) if longest and shortest == longest else None
@@ -179,23 +189,31 @@ class _Table:
                 f"{manifest.directory} has {', '.join(manifest.splits)}."
             )
         run, groups = known.connection.execute, ", ".join(["key_", *(["split_"] if by_split else [])])
-        key = f"CAST({quote(self.key)} AS {'BIGINT' if on == 'number' else 'VARCHAR'})"
+        given = self._place(self.key)
+        key = f"CAST({given} AS {'BIGINT' if on == 'number' else 'VARCHAR'})"
         key = f"lower({key})" if on == "digest" else key
-        columns = ", ".join([f"{key} AS key_", *(["split AS split_"] if by_split else []), "file_row_number AS at_"])
-        whole = " AND ".join(f"{quote(name)} IS NOT NULL" for name in (self.key, *self.names))
-        run(f"CREATE TABLE keys AS SELECT {columns} FROM {self._rows} WHERE {whole}")
+        cases = " ".join(f"WHEN {quote_text(name)} THEN {quote_text(meant)}" for name, meant in SPLITS.items())
+        split = f"CAST({self._place(_SPLIT) if by_split else 'NULL'} AS VARCHAR)"
+        known_ones = ", ".join(map(quote_text, manifest.splits))
+        split = (
+            f"CASE WHEN {split} IN ({known_ones}) THEN {split} ELSE CASE lower({split}) {cases} ELSE {split} END END"
+        )
+        whole = " AND ".join(f"{self._place(name)} IS NOT NULL" for name in (self.key, *self.names))
+        query = f"SELECT {given} FROM {self._rows} WHERE {whole} AND CAST({given} AS DOUBLE) != {key} LIMIT 1"
+        if on == "number" and (part := run(query).fetchone()) is not None:
+            raise ConfigError(f"Each {self.key!r} of {self.path} must be a whole number, got {part[0]}.")
+        run(f"CREATE TABLE keys AS SELECT {key} AS key_, {split} AS split_, at_ FROM {self._rows} WHERE {whole}")
         again = f"SELECT {groups} FROM keys GROUP BY {groups} HAVING count(*) > 1 ORDER BY {groups} LIMIT 1"
         twice = run(again).fetchone()
         if twice is not None:
             raise ConfigError(f"Each row of {self.path} must have another {self.key!r}, got {twice[0]!r} twice.")
         label = record_info.LABEL_ID if record_info.LABEL_ID in known.columns else "NULL"
-        taken = ", ".join(f"{quote(name)} AS value{k}_" for k, name in enumerate(self.names))
+        taken = ", ".join(f"given.{self._place(name)} AS value{k}_" for k, name in enumerate(self.names))
         run(
-            f"CREATE TABLE joined AS SELECT shard_, row_number_, split, {own} AS own_, {label} AS label_, "
-            "COLUMNS('^(at_|value[0-9]+_)$') FROM numbered "
-            f"LEFT JOIN keys ON {own} = key_{' AND numbered.split = split_' if by_split else ''} "
-            f"LEFT JOIN (SELECT file_row_number AS at_, {taken} FROM {self._rows}) USING (at_) "
-            "ORDER BY shard_, row_number_"
+            f"CREATE TABLE joined AS SELECT known.*, keys.at_, {taken} "
+            f"FROM (SELECT shard_, row_number_, split, {own} AS own_, {label} AS label_ FROM numbered) AS known "
+            f"LEFT JOIN keys ON own_ = key_{' AND split = split_' if by_split else ''} "
+            f"LEFT JOIN {self._rows} ON given.at_ = keys.at_ ORDER BY shard_, row_number_"
         )
         found, total, used = run("SELECT count(at_), count(*), count(DISTINCT at_) FROM joined").fetchone()
         rows = run("SELECT count(*) FROM keys").fetchone()[0]
@@ -205,11 +223,13 @@ class _Table:
     def _check_found(self, known: InfoTable, manifest: Manifest, found: int, total: int) -> None:
         run = known.connection.execute
         if not found:
-            theirs, ours = (run(f"SELECT {name} LIMIT 1").fetchone() for name in ("key_ FROM keys", "own_ FROM joined"))
-            got = "has no whole row" if theirs is None else f"begins with {theirs[0]!r}"
+            tables = ("key_, split_ FROM keys", "own_, split FROM joined")
+            firsts = (run(f"SELECT {name} LIMIT 1").fetchone() or () for name in tables)
+            theirs, ours = (" of ".join(repr(part) for part in first if part is not None) for first in firsts)
+            got = f"begins with {theirs}" if theirs else "has no whole row"
             raise DataError(
                 f"No row of {self.path} belongs to a record by its {self.config.on}: the table {got}, and "
-                f"{manifest.directory} with {ours[0]!r}."
+                f"{manifest.directory} with {ours}."
             )
         if found < total and self.config.missing == "error":
             split, own = run("SELECT split, own_ FROM joined WHERE at_ IS NULL LIMIT 1").fetchone()
@@ -238,4 +258,5 @@ def _list_values(column: Any, is_tensor: bool) -> list[Any]:
     if not is_tensor:
         values: list[Any] = column.to_pylist()
         return values
-    return [None if vector is None else np.asarray(vector.values) for vector in column]
+    vectors = (vector.values for vector in column)
+    return [v.to_pylist() if v is not None and v.null_count else v and np.asarray(v) for v in vectors]
