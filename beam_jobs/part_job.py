@@ -12,6 +12,8 @@ from functools import partial
 
 from beam_jobs import job_stores
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.folder import name_input
+from beam_jobs.inputs.table_files import make_name
 from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.runners.base import ShardObserver
@@ -20,6 +22,7 @@ from beam_jobs.shards.job import GatheredShards, Job, finish, stop_if_bad, write
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.progress import LIST_EVERY_S, read_finished
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+from tfpipe.dataset.dataset_files import load_own_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.native import library
@@ -90,6 +93,12 @@ def _read_header(config: ShardConfig, work: WorkDir) -> PlanHeader | None:
         header = work.read_header()
     except FileNotFoundError:
         if file_io.exists(work.result(file_names.MANIFEST)):
+            name = load_own_manifest(work.output).name  # all that is left of the input
+            if not config.datasets and name not in (name_input(config.input)[0], make_name(config.input)):
+                raise ConfigError(
+                    f"{config.output} holds a dataset made from another input, {name}, got {config.input}. Choose an "
+                    "empty directory."
+                ) from None
             return None
         raise DataError(
             f"There is no plan in {config.output}. Write it with --plan-only, and the options of the job, before its "

@@ -57,6 +57,9 @@ def test_the_first_part_makes_all_that_nobody_begins(photos: Path, tmp_path: Pat
     before = read_tree(tmp_path / "out")
     late = run_part(config, (2, 3))
     assert (late.written, late.is_complete) == (0, True)
+    assert refusal(ConfigError, run_part, ShardConfig("/data/more", config.output), (0, 1)) == (
+        f"{config.output} holds a dataset made from another input, in, got /data/more. Choose an empty directory."
+    )
     plan(photos, tmp_path / "out")  # a plan of a complete dataset leaves it alone
     assert read_tree(tmp_path / "out") == before
     assert run_part(config, (0, 1)).is_complete

@@ -48,7 +48,8 @@ class RunArgs:
             Default: False.
         plan_only: Whether to write the plan into OUTPUT and stop; then `part` writes the shards. Default: False.
         part: The share of the shards of the plan in OUTPUT to write, as one of N processes on any machines, where K
-            counts from 0; auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes. Default: None.
+            counts from 0; auto takes both from a Slurm array, auto/N from an indexed Job of Kubernetes. Of a complete
+            dataset only the name of the input is compared. Default: None.
         beam_args: The arguments for Beam, those of the runner first. Default: ().
         as_json: Whether to print the result as JSON. Default: False.
     """
