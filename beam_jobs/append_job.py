@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.plan import DEFAULT_SPLIT, Plan
 from beam_jobs.shard_job import ShardResult
 from beam_jobs.shards.output_dir import make_plan_header
@@ -64,7 +63,9 @@ class Append:
         """Refuses images whose records do not fit the dataset, or are in it already, before anything is written."""
         for layer in self.change.history.list_layers("append", self.change.history.newest):
             made = self.change.history.load_appended(layer)
-            then = replace(plan, listing=_forget_names(plan.listing, made))
+            lists = {spec.name: spec.names for spec in made.schema.class_lists}  # without the classes that came since
+            extra = tuple(replace(spec, names=lists.get(spec.name, spec.names)) for spec in plan.listing.extra)
+            then = replace(plan, listing=replace(plan.listing, label_names=made.label_names, extra=extra))
             if made.fingerprint != make_plan_header(self.config, then).fingerprint:
                 continue
             deleted = self._count_deleted(layer)
@@ -114,13 +115,6 @@ class Append:
         records = {name: split.records for name, split in made.splits.items()}
         self.change.commit([replace(self.entry, records=records, made=list_fingerprints(made))])
         return Appended(self.dataset, self.entry.number, made.label_names[len(self.before.label_names) :])
-
-
-def _forget_names(listing: Listing, made: Manifest) -> Listing:
-    """Returns a listing without the names of classes that came after a layer was made: they follow the earlier ones."""
-    known = {spec.name: len(spec.names) for spec in made.schema.class_lists}
-    extra = tuple(replace(spec, names=spec.names[: known.get(spec.name)]) for spec in listing.extra)
-    return replace(listing, label_names=listing.label_names[: len(made.label_names)], extra=extra)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ No member is unpacked under its name. Names that point outside of the archive ar
 
 import bz2
 import contextlib
-import functools
 import gzip
 import io
 import logging
@@ -167,13 +166,8 @@ def _list_open_tar(
             is_wanted = wants is not None and wants(name, info.size)
             content = _read_member(tar, info) if is_wanted else None
             yield ListedFile(folder + name, *members[name], content=content)
-    if tar.offset and tar.fileobj is not None and tar.fileobj.tell() == tar.offset:
-        _warn_of_no_end(f"{path}/{folder}".rstrip("/"))
-
-
-@functools.cache  # an archive may be looked into before it is listed
-def _warn_of_no_end(path: str) -> None:
-    _logger.warning("%s lacks the mark at a tar's end. If it was cut off, members are missing: copy it again.", path)
+    if location and tar.fileobj is not None and 0 < tar.offset == tar.fileobj.tell():  # "": it is only looked into
+        _logger.warning("%s lacks a tar's end mark. If it was cut off, images are missing: copy it again.", path)
 
 
 class _Header(tarfile.TarInfo):
@@ -185,9 +179,8 @@ class _Header(tarfile.TarInfo):
         try:
             return super().fromtarfile(tar)
         except tarfile.HeaderError as error:
-            if type(error).__name__ in ("EmptyHeaderError", "EOFHeaderError"):  # nothing more, or a block of zeros
-                raise
-            raise tarfile.ReadError(str(error)) from None
+            is_end = type(error).__name__ in ("EmptyHeaderError", "EOFHeaderError")  # nothing more, or zeros
+            raise error if is_end else tarfile.ReadError(str(error)) from None
 
 
 def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:

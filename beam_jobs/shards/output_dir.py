@@ -29,7 +29,6 @@ from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard
 
 _logger = logging.getLogger("tfpipe.beam_jobs.output_dir")  # whose warnings the command shows
-
 _COPY_ROWS_FROM_SHARDS = 4
 _FREE_FOR_COPIES = 3  # times the size of the files: the copies, the dataset, and some more
 
@@ -124,20 +123,11 @@ def _name_unpacked(location: str, ending: str = ".tar") -> str:
 
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
-_OUR_NAMES = {
-    file_names.MANIFEST,
-    file_names.CATALOG,
-    file_names.TFDS_FEATURES,
-    file_names.TFDS_INFO,
-    file_names.DUPLICATES,
-    file_names.REPAIR,
-    file_names.INDEX_DIR,
-    VIEWS_DIR,
-    file_names.COLUMNS_DIR,
-    file_names.LAYERS_DIR,
-    file_names.QUARANTINE_DIR,
-    file_names.WORK_DIR,
-}
+_OUR_FILES = {file_names.MANIFEST, file_names.CATALOG, file_names.DUPLICATES, file_names.REPAIR}
+_TFDS_FILES = {file_names.TFDS_FEATURES, file_names.TFDS_INFO}
+_CHANGES = {VIEWS_DIR, file_names.COLUMNS_DIR, file_names.LAYERS_DIR}
+_OTHER_FOLDERS = {file_names.INDEX_DIR, file_names.QUARANTINE_DIR, file_names.WORK_DIR}
+_OUR_NAMES = _OUR_FILES | _TFDS_FILES | _CHANGES | _OTHER_FOLDERS
 
 
 def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
@@ -182,14 +172,11 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
     header = make_plan_header(config, plan)
     work = WorkDir(file_io.resolve_links(config.output))
     is_free = _is_free_for(work, header)
-    is_layered = is_free and has_layers(work.output)
-    if is_free and not (is_layered and config.overwrite):
-        if is_layered:
-            _logger.warning(
-                "%s has more layers, which stay; what follows is of layer 1. To write it anew without them, use "
-                "`overwrite`.",
-                config.output,
-            )
+    if is_free and has_layers(work.output):
+        is_free = not config.overwrite
+        if is_free:
+            _logger.warning("%s has layers, which stay; `overwrite` writes it anew without them.", config.output)
+    if is_free:
         return work, header, False
     if not config.overwrite:
         advice = ""

@@ -3,7 +3,6 @@
 import glob
 import os
 import re
-import shlex
 from collections.abc import Sequence
 
 from tfpipe.dataset.history import has_layers
@@ -46,9 +45,8 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
     for folder in sorted(inner.union(os.path.dirname(os.path.dirname(each)) for each in inner)):  # m, of m/layers/2-ab
         if has_layers(folder):
             raise ConfigError(
-                f"The files of a dataset with layers must not be read alone, got those of {folder}: they have deleted "
-                "records and lack appended ones. Write the records that it has into a new dataset first: "
-                f"{shlex.join(['tfpipe', 'reshard', folder, 'NEW'])}"
+                f"The files of a dataset with layers must not be read alone, got those of {folder}: they hold deleted "
+                f"records. Write the others into a new dataset first: `tfpipe reshard {folder} NEW`."
             )
     names = tuple(path.removeprefix(f"{root.rstrip('/')}/") for path in paths)
     for name in names:

@@ -256,7 +256,7 @@ def test_a_tar_is_unpacked_by_its_first_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
-def test_what_is_cut_or_is_no_archive_is_refused(tmp_path: Path, name: str) -> None:
+def test_what_is_cut_or_is_no_archive_is_refused(tmp_path: Path, caplog, name: str) -> None:
     path, files = tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}
     pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}.get(name.rpartition(".")[2], bytes)
     whole = write_zip(path, files).read_bytes() if name == "a.zip" else pack(make_tar(files))
@@ -264,28 +264,18 @@ def test_what_is_cut_or_is_no_archive_is_refused(tmp_path: Path, name: str) -> N
     for data in (b"", b"no archive at all" * 100, bytes(100), whole[: 8000 if name == "a.tar" else len(whole) // 2]):
         path.write_bytes(data)
         assert refused(path).startswith(damage)
+    if name != "a.zip":
+        tar = make_tar(files)
+        for data in (tar[:5700], tar[:5640] + b"9" + tar[5641:]):  # a header that is cut, or damaged
+            path.write_bytes(pack(data))
+            assert refused(path) in (f"{damage}truncated header).", f"{damage}bad checksum).")
+        path.write_bytes(pack(tar[:11264]))
+        assert [member.path for member in list_members(path)] == ["1.jpg", "2.jpg"]
+        (said,) = caplog.messages
+        assert said == f"{path} lacks a tar's end mark. If it was cut off, images are missing: copy it again."
     if is_compressed_tar(name):  # all members are there, and the end of the compressed file is not
         path.write_bytes(whole[:-4])
         assert refusal(DataError, unpack_tar, str(path), io.BytesIO()).startswith(damage)
-
-
-@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
-def test_a_tar_that_ends_at_a_header_or_behind_a_member(tmp_path: Path, caplog, name: str) -> None:
-    path, pack = tmp_path / name, gzip.compress if name == "a.tar.gz" else bytes
-    whole = make_tar(FILES)
-    for data, reason in (
-        (whole[:1700], "truncated header"),
-        (whole[:1600] + b"9" + whole[1601:], "bad checksum"),
-    ):
-        path.write_bytes(pack(data))
-        assert refused(path) == f"{path} is damaged or is not a valid archive of its kind ({reason})."
-    assert len(list_members(write_tar(path, FILES, "w:gz" if name == "a.tar.gz" else "w"))) == 3
-    assert caplog.messages == []
-    path.write_bytes(pack(whole[:2560]))
-    for _ in range(2):
-        assert [member.path for member in list_members(path)] == ["cat/1.jpg", "cat/2.jpg"]
-    said = f"{path} lacks the mark at a tar's end. If it was cut off, members are missing: copy it again."
-    assert caplog.messages == [said]
 
 
 def make_mixed_tar(form: int) -> bytes:
