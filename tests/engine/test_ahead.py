@@ -12,11 +12,13 @@ import pytest
 import tfpipe
 from tests.beam_jobs.commands import wait_for
 from tests.engine.test_batch import make_maker
+from tests.refusals import refusal
 from tfpipe.engine import ahead
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.position import Position
 from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError
 
 
 @pytest.fixture
@@ -124,6 +126,17 @@ def test_a_look_at_one_batch_changes_nothing() -> None:
     assert take(passes, 1) == [(6, 0)]
     alone = Passes(lambda position: list_positions(position, 1, goes_on=True), 1, Position(0, 0), goes_on=True)
     assert [list(alone) for _ in range(2)] == [[(0, 0)], [(1, 0)]]  # an epoch of one batch is more than a look
+
+
+def test_a_pass_is_refused_after_a_later_one_began() -> None:
+    passes = Passes(list_three, 3, Position(0, 0), goes_on=True)
+    outer = iter(passes)
+    assert [next(outer), next(outer), *take(passes, 1)] == [(0, 0), (0, 1), (1, 0)]
+    assert refusal(ConfigError, lambda: next(outer)) == (
+        "In training a pass must end before the next one begins, and a later one has begun, so this pass cannot go on. "
+        "Look at batches outside the loop, or with another reader of the same dataset."
+    )
+    assert list(passes) == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_after_an_error_the_same_batch_comes_again() -> None:

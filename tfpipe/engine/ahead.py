@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tfpipe.engine.batch import Batch, Maker
 from tfpipe.engine.position import Position
+from tfpipe.errors import ConfigError
 
 _Result = TypeVar("_Result")
 _Step: TypeAlias = tuple[int, int, Any]
@@ -160,6 +161,7 @@ class Passes:
         self._batches: Generator[Any] | None = None  # the running generator, whose next batch is at `_next`
         self._position = self._next = self._begin = position
         self._taken = 0  # batches taken of the pass that began at `_begin`; 0 also after an error
+        self._count = 0  # passes that have begun
 
     @property
     def position(self) -> Position:
@@ -177,6 +179,7 @@ class Passes:
         if self._taken and self._position.step:  # the last pass was left within its epoch
             self._position = self._begin if self._taken == 1 else Position(self._position.epoch + 1, 0)
         self._begin, self._taken = self._position, 0
+        self._count = count = self._count + 1
         batches, self._batches = self._batches, None  # after an error a new generator begins
         if batches is None or self._next != self.position:
             if batches is not None:
@@ -185,6 +188,11 @@ class Passes:
         here = self._position
         first = here.epoch * self._steps + here.step
         for taken in range(1, self._steps - here.step + 1):
+            if self._count != count:
+                raise ConfigError(
+                    "In training a pass must end before the next one begins, and a later one has begun, so this pass "
+                    "cannot go on. Look at batches outside the loop, or with another reader of the same dataset."
+                )
             self._batches, self._taken = None, 0
             batch = next(batches)
             # A position that was set meanwhile is kept for the next pass. Otherwise the position moves on before the
