@@ -6,7 +6,6 @@ Under `torch.distributed` every rank gets its part of each global batch.
 from __future__ import annotations
 
 import itertools
-import signal
 import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Set
@@ -267,7 +266,6 @@ def data_loader(
         prefetch_factor=for_each if num_workers else None,
         persistent_workers=num_workers > 0,
         multiprocessing_context=start_method if num_workers else None,
-        worker_init_fn=_end_on_sigterm,
     )
 
 
@@ -356,11 +354,6 @@ def _call_seeded(transform: Callable[[Any], torch.Tensor], image: Any, seed: int
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return transform(image)
-
-
-def _end_on_sigterm(worker: int) -> None:
-    """Lets SIGTERM end a worker, which may have inherited a trainer's handler that does not exit."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def normalize(
