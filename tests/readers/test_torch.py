@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import pickle
+import signal
+import time
 from itertools import chain, islice
 from pathlib import Path
 from unittest.mock import ANY
@@ -101,6 +104,42 @@ def test_the_dataset_of_a_loader_ends(manifest: Manifest) -> None:
     for workers in (0, 2):
         loader.set_epoch(1)
         assert names(DataLoader(loader.dataset, batch_size=None, num_workers=workers)) == expected[3:6]
+
+
+def start_late(worker: int) -> None:
+    time.sleep(worker / 2)
+
+
+def test_a_worker_that_starts_late_begins_the_same_passes(manifest: Manifest) -> None:
+    expected = read_names(manifest, range(15))
+    loader, other = (data_loader(images, num_workers=2) for images in [of(manifest)] * 2)
+    loader.worker_init_fn = other.worker_init_fn = start_late
+    next(iter(loader))
+    assert names(loader) == expected[:3]
+    own = DataLoader(of(manifest), None, num_workers=2, persistent_workers=True, worker_init_fn=start_late)
+    next(iter(own))
+    for one, begin in ((other, other), (own, own.dataset)):
+        given = iter(one)
+        first = next(given)
+        begin.set_epoch(4)
+        assert names([first, *given]) == expected[3:6]
+        assert names(one) == expected[12:15]
+
+
+def test_evaluations_run_at_once_and_workers_end_with_the_trainer(manifest: Manifest) -> None:
+    loader, others = data_loader(of(manifest, training=False), 2), set(multiprocessing.active_children())
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # workers inherit it
+    expected = names(loader)
+    assert names(chain(*zip(loader, loader, strict=True))) == [batch for batch in expected for _ in range(2)]
+    signal.signal(signal.SIGTERM, before)
+    workers = set(multiprocessing.active_children()) - others
+    assert names(loader) == expected
+    assert set(multiprocessing.active_children()) - others == workers  # they live on
+    assert len(workers) == 2
+    for worker in workers:
+        worker.terminate()  # as multiprocessing does at the program's end
+        worker.join()
+        assert worker.exitcode == 0
 
 
 def test_ranks_are_asked_for_and_checked_when_a_pass_begins(manifest: Manifest) -> None:

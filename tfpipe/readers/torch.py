@@ -5,12 +5,13 @@ Under `torch.distributed` every rank gets its part of each global batch.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _DATA = "data"  # the dimension of a mesh along which rows are split
-_WORD = struct.Struct("<I?BH")  # the bits of a `_Word`
-_PASSES, _SEEDS = 1 << 8, 1 << 16
-_MAX_WORKERS = 1024
+_PAIR = struct.Struct("<II")  # two numbers that a `SharedBegin` reads and writes as one
+_PASSES, _MAX_WORKERS = 8, 1024  # the last passes of which a `SharedBegin` knows, and the workers of each
 
 
 class TorchBatches(Batches, IterableDataset[Any]):
@@ -78,6 +78,8 @@ class TorchBatches(Batches, IterableDataset[Any]):
         DataError: There are no records.
         FormatError: While reading: a file is missing or damaged, or an image is.
     """
+
+    _begins: _LoaderBegins | None = None  # only while a `ShardLoader` begins a pass, and in its workers
 
     def __init__(
         self,
@@ -119,8 +121,11 @@ class TorchBatches(Batches, IterableDataset[Any]):
         worker = get_worker_info()
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         self._follow_ranks()
-        begin, runs_on = self._begin.begin_pass(worker, len(self)) if self.config.training else (Position(0, 0), False)
-        positions = itertools.islice(list_positions(begin, len(self), runs_on), first, None, workers)
+        begin, begins = Position(0, 0), self._begins
+        if self.config.training:
+            begin = self._begin.begin_pass(worker, len(self)) if begins is None else begins.read()
+        positions = list_positions(begin, len(self), self.config.training and begins is not None)
+        positions = itertools.islice(positions, first, None, workers)
         waiting = self.config.prefetch_batches
         if worker is not None and waiting is not None:
             waiting = 0  # batches wait in the DataLoader instead
@@ -170,11 +175,13 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     Each pass is the next whole epoch, even if the last pass was left early; only the pass after `load_state_dict`,
     `set_epoch` or a `start_step` begins where these say. A look at one batch does not count as a pass. In training the
-    first batches of the next epoch are made ahead too. In evaluation each pass is the whole split.
+    first batches of the next epoch are made ahead too, and a pass cannot go on once a later one has begun. In
+    evaluation each pass is the whole split; one that begins while another runs has workers of its own.
     """
 
     dataset: TorchBatches
     _passes: Passes | None = None
+    _begins: _LoaderBegins  # of `_iterator`, where that is not None
     _is_accelerate_prepared = True  # without this attribute Accelerate would shard the loader again
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
@@ -213,8 +220,26 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     def _start(self, position: Position) -> Generator[Any]:
         images = self.dataset
-        images._begin.set(position, len(images), runs_on=images.config.training)
-        return (batch for batch in super().__iter__())  # a closed generator drops DataLoader's iterator
+        if self._iterator is None:  # workers begin, too
+            self._begins = _LoaderBegins()
+        self._begins.write(position)
+        if images.config.training:
+            images.position = Position(position.epoch + 1, 0)
+        images._begins = self._begins
+        try:
+            iterator = super().__iter__()
+        finally:  # the pass has the iterator for itself, and an interrupted one is not used again
+            images._begins = self._iterator = None
+        return _run_pass(weakref.ref(self), iterator, images._ranks)
+
+
+def _run_pass(found: Callable[[], ShardLoader | None], iterator: Any, ranks: tuple[int, int]) -> Generator[Any]:
+    """Yields a pass's batches, and then leaves its workers to the loader's next pass, unless there was an error."""
+    with contextlib.suppress(GeneratorExit):
+        yield from iterator
+    loader = found()
+    if loader is not None and loader.num_workers and loader.dataset._ranks == ranks:
+        loader._iterator = iterator
 
 
 def data_loader(
@@ -289,64 +314,71 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     return loaded
 
 
-class _Word(NamedTuple):
-    """The fields of the number in a `SharedBegin`, from its lowest bits on."""
+class _LoaderBegins:
+    """The positions at which the passes of a loader begin, in memory that it shares with its workers.
 
-    step: int  # global, at which the pass begins
-    runs_on: bool  # whether the pass goes on with the next epoch
-    number: int  # the lowest bits of the pass's number
-    seed: int  # bits of the pass's seed; 0 if no process has begun it
+    A pass begins after every worker has confirmed the last one, and thus has read the one before: two rows are enough.
+    """
+
+    def __init__(self) -> None:
+        self._rows, self._count = torch.zeros(2, 2, dtype=torch.int64).share_memory_(), 0
+
+    def write(self, position: Position) -> None:
+        """Lets the loader's next pass begin at a position."""
+        self._rows[self._count % 2] = torch.tensor(position)
+        self._count += 1  # before the workers begin, whose copies count on from here
+
+    def read(self) -> Position:
+        """Returns the position of the pass that begins in this process."""
+        self._count += 1
+        return Position(*self._rows[self._count % 2].tolist())
 
 
 class SharedBegin:
-    """The position at which the next pass begins, in memory that the trainer shares with its workers.
+    """The position at which the next pass begins, in memory shared with the workers of a DataLoader of one's own.
 
-    PyTorch tells its workers only the seed of a pass. So the first worker that begins a pass writes its position, as
-    one number, and the other workers read it.
+    PyTorch tells its workers only the seed of a pass. So the first worker that begins a pass writes its position, and
+    the other workers read it, even if the next pass has begun meanwhile.
     """
 
     def __init__(self, position: Position, steps_per_epoch: int) -> None:
-        # The word, and for each worker the number of the pass that it has begun last, plus 1.
-        self._memory = torch.zeros(1 + _MAX_WORKERS, dtype=torch.int64).share_memory_()
+        # A row for each of the last passes: for each worker that has begun it the pass's number, plus 1, then the step
+        # and the seed, which is 0 without workers. In the last row: the step and the number of the next pass.
+        self._memory = torch.zeros(_PASSES + 1, _MAX_WORKERS + 1, dtype=torch.int64).share_memory_()
         self.set(position, steps_per_epoch)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._memory = state["_memory"].share_memory_()  # a copy has memory of its own
 
-    def set(self, position: Position, steps_per_epoch: int, *, runs_on: bool = False) -> None:
+    def set(self, position: Position, steps_per_epoch: int) -> None:
         """Lets the next pass begin at a position."""
-        step = position.epoch * steps_per_epoch + position.step
-        self._write(_Word(step, runs_on, self._read().number, 0))
+        self._write(-1, position.epoch * steps_per_epoch + position.step, self._read(-1)[1])
 
     def find_next(self, steps_per_epoch: int) -> Position:
         """Returns the position at which the next pass begins."""
-        return Position(*divmod(_find_next_step(self._read(), steps_per_epoch), steps_per_epoch))
+        return Position(*divmod(self._read(-1)[0], steps_per_epoch))
 
-    def begin_pass(self, worker: Any, steps_per_epoch: int) -> tuple[Position, bool]:
-        """Begins a pass in this process; returns where, and whether it goes on with the next epoch."""
-        word = self._read()
-        slot = 0 if worker is None else 1 + worker.id % _MAX_WORKERS
-        seed = 1 if worker is None else 1 + (worker.seed - worker.id) % (_SEEDS - 1)
-        joins = slot and word.seed == seed and int(self._memory[slot]) != 1 + word.number
-        if not joins:
-            step = _find_next_step(word, steps_per_epoch)
-            number = (word.number + 1) % _PASSES
-            word = _Word(step, word.runs_on and not word.seed, number, seed)
-            self._write(word)
-        if slot:
-            self._memory[slot] = 1 + word.number
-        return Position(*divmod(word.step, steps_per_epoch)), word.runs_on
+    def begin_pass(self, worker: Any, steps_per_epoch: int) -> Position:
+        """Begins a pass in this process: the oldest that other workers have begun and this one has not, or the next."""
+        step, number = self._read(-1)  # first: another worker that begins the pass meanwhile writes the same
+        seed = 0 if worker is None else 1 + (worker.seed - worker.id + worker.num_workers) % 0xFFFFFFFF
+        slot = 0 if worker is None else worker.id % _MAX_WORKERS
+        for past in range(max(number - _PASSES + 1, 0), number):
+            row = past % _PASSES
+            if self._read(row)[1] == seed and int(self._memory[row, slot]) != 1 + past:
+                step, number = self._read(row)[0], past
+                break
+        else:
+            self._write(number % _PASSES, step, seed)
+            self._write(-1, (step // steps_per_epoch + 1) * steps_per_epoch, number + 1)
+        self._memory[number % _PASSES, slot] = 1 + number
+        return Position(*divmod(step, steps_per_epoch))
 
-    def _read(self) -> _Word:
-        return _Word(*_WORD.unpack(int(self._memory[0]).to_bytes(_WORD.size, "little", signed=True)))
+    def _read(self, row: int) -> tuple[int, ...]:
+        return _PAIR.unpack(int(self._memory[row, -1]).to_bytes(_PAIR.size, "little", signed=True))
 
-    def _write(self, word: _Word) -> None:
-        self._memory[0] = int.from_bytes(_WORD.pack(*word), "little", signed=True)
-
-
-def _find_next_step(word: _Word, steps_per_epoch: int) -> int:
-    """Returns the global step at which the next pass begins: that of the word, or the next epoch after a pass began."""
-    return (word.step // steps_per_epoch + 1) * steps_per_epoch if word.seed else word.step
+    def _write(self, row: int, *pair: int) -> None:
+        self._memory[row, -1] = int.from_bytes(_PAIR.pack(*pair), "little", signed=True)
 
 
 def _call_seeded(transform: Callable[[Any], torch.Tensor], image: Any, seed: int) -> torch.Tensor:
