@@ -230,6 +230,7 @@ MISTAKES = {
     "profile a --step-ms 5 --images-per-second 5": (
         "An accelerator has one speed. Give one of --step-ms and --images-per-second."
     ),
+    "profile a --html a.toml --apply ./a.toml": "--html and --apply must name two files, got a.toml for both. Name ...",
     "profile a --step-ms 1 --html no/a.html": "no/a.html cannot be written: the folder ...",
     "profile a --max-idle 5": (
         "Without a step there is no idle time. Give --step-ms, or leave out --max-idle, --price-per-hour and --trainer."

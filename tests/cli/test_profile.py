@@ -185,6 +185,20 @@ def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch) -
     assert report["fixes"][0]["measured_gain"] is not None
 
 
+def test_options_of_a_loader_go_to_a_new_file_and_only_if_a_fix_helps(tmp_path: Path, tfpipe: Tfpipe, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("quick.py").write_text("make = [[1, 2]] * 9")
+    Path("mine.toml").write_text("batch_size = 4")
+    line = ["profile", "--loader", "quick.py:make", "--step-ms", "20", "--seconds", "0.1"]
+    refused = tfpipe(*line, "--apply", "mine.toml")
+    assert refused.err == "Error: mine.toml is there already. Move it away, or name another file.\n"
+    assert (refused.code, Path("mine.toml").read_text()) == (2, "batch_size = 4")
+    monkeypatch.setattr("tfpipe.profiler.diagnose.diagnosis.list_loader_fixes", lambda *_: ())
+    done = tfpipe(*line, "--apply", "a.toml").ok
+    assert done.err.splitlines()[-1] == "No fix helped: a.toml is not written."
+    assert not Path("a.toml").exists()
+
+
 # The stage leaves a file for each value that comes out of it, so that a test sees which pixels a process made.
 STAGES = """
 import os, sys

@@ -1,6 +1,7 @@
 """`tfpipe profile`: why the accelerator waits, and what to change."""
 
 import json
+import os
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -52,7 +53,8 @@ class ProfileOptions:
         seconds: The seconds to measure, at least. Above 0. Default: 3.0.
         price_per_hour: The price of the accelerator; the report then says what its idle time costs a day. At least 0.
             Default: None.
-        apply: The file for the options that help: each fix is tried in turns with the pipeline as it is. Default: None.
+        apply: The file for the options that help: each fix is tried in turns with the pipeline as it is. With `loader`
+            a new file, which is written if a fix helps. Default: None.
     """
 
     transform: str | None = option(Text(), None, group=_DATA, metavar=_FUNCTION)
@@ -94,6 +96,8 @@ def profile(
         check_target(html)
     if options.apply is not None:
         check_target(options.apply)
+        if html is not None and os.path.realpath(html) == os.path.realpath(options.apply):
+            raise ConfigError(f"--html and --apply must name two files, got {html} for both. Name another for one.")
     report = make_loader_report(options) if dataset is None else make_report(dataset, options, **given)
     from tfpipe.profiler.report.text_json import to_json, to_text
 
@@ -102,8 +106,9 @@ def profile(
 
         write_file(html, render(report).encode())
     click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
+    is_unwritten = dataset is None and not any(fix.kept for fix in report.fixes)
     for path in filter(None, (options.apply, html)):
-        echo(f"Wrote {path}.", err=True)
+        echo(f"No fix helped: {path} is not written." if is_unwritten else f"Wrote {path}.", err=True)
     if max_idle is not None and report.idle_after_fixes > max_idle:
         echo(f"The accelerator is idle for {report.idle_after_fixes:.1%}, more than {max_idle:.1%}.", err=True)
         raise SystemExit(1)
@@ -181,6 +186,8 @@ def make_loader_report(options: ProfileOptions) -> "Report":
     """Profiles a loader and returns the report; with `apply`, writes the options that helped to that file."""
     if options.apply is not None:
         toml_json.check_suffix(options.apply)
+        if os.path.lexists(options.apply):  # nothing in it would tell who wrote it
+            raise ConfigError(f"{options.apply} is there already. Move it away, or name another file.")
     name, strangers = options.loader or "", threading.enumerate()
     make = load_loader(name)
     with Display("Making the loader") as observer, tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
@@ -194,8 +201,8 @@ def make_loader_report(options: ProfileOptions) -> "Report":
         observer.phase("Measuring the loader")
         profile = measure_loader(source.make(), trainer, options.seconds, Path(folder), strangers)
         report = diagnosis.make_report(profile, options.price_per_hour)
-        if options.apply is None:
-            return report
-        report, kept = try_fixes(report, partial(run_trial, source, trainer, options.seconds / 2), observer)
-    toml_json.write(options.apply, kept)
+        if options.apply is not None:
+            report, kept = try_fixes(report, partial(run_trial, source, trainer, options.seconds / 2), observer)
+            if kept:
+                toml_json.write(options.apply, kept)
     return report
