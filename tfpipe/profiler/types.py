@@ -104,9 +104,7 @@ class StepTiming:
 
     @property
     def idle(self) -> float:
-        """The share of wall time in which the accelerator had nothing to work on; exact if it is simulated."""
-        if self.method in ("loop", "fit", "train"):
-            return max(1 - self.steps * self.step_s.median / self.wall_s, 0.0)
+        """The share of wall time in which the accelerator had nothing to work on."""
         return self.idle_fraction.median
 
     @property

@@ -11,14 +11,6 @@ from tfpipe.profiler.model import Demand
 from tfpipe.profiler.types import Spread
 
 
-def test_idle_time_is_all_the_time_that_is_not_compute() -> None:
-    step = make_step(images_per_second=1000, required=4000)
-    assert (step.required_rate, step.idle) == (4000, pytest.approx(0.75))
-    assert replace(step, method="monitor").idle == step.idle_fraction.median
-    # Half of the wait lies in one of ten parts: the median of the parts would be lower than the truth.
-    assert replace(step, idle_fraction=replace(step.idle_fraction, median=0.6)).idle == 0.75
-
-
 def test_the_demand_of_an_image_at_each_station() -> None:
     demand = make_profile().demand
     assert demand.cpu_s["decode"] == pytest.approx(2.4e-3)

@@ -36,8 +36,8 @@ def make_profile(*workers: ProcessUse, **facts: Any) -> LoaderProfile:
     uses = facts.get("workers", workers or (make_use(1), make_use(2)))
     main = facts.get("main", ProcessUse(3, 10.0, cpu_s=0.1, seconds={"handing over": 0.1, "idle": 9.9}))
     step_s, wall_s = facts.pop("step_s", 0.5), facts.pop("paced_s", 10.0)
-    wait = make_spread(0.9)
-    timing = StepTiming("loop" if step_s else "none", 10, 10, make_spread(step_s), wall_s, make_spread(1.0), wait)
+    idle = make_spread(1 - 10 * step_s / wall_s)
+    timing = StepTiming("loop" if step_s else "none", 10, 10, make_spread(step_s), wall_s, idle, idle)
     free = facts.get("free", Drive(10, 10.0))
     used_s = sum(use.cpu_s for use in (*uses, main))
     other = facts.pop("others_cores", 0.0) / 2

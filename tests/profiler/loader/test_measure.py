@@ -1,11 +1,13 @@
 """Real loaders, their workers, and their files."""
 
+import itertools
 import statistics
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,24 @@ def test_an_iterator_is_made_anew_for_each_epoch(tmp_path: Path) -> None:
     assert profile.free.epochs > 2
     assert (profile.step.method, profile.batch) == ("train", BatchInfo(2, 1536, "float32", (2, 8, 8, 3), 4))
     assert seen[0]["label"] == [1, 2]
+
+
+def test_idle_is_the_wait_for_batches_however_uneven_the_steps(tmp_path: Path) -> None:
+    number = itertools.count()
+    trainer = Trainer(train=lambda _: time.sleep(0.02 * (next(number) % 4 == 0)))
+    step = measure_loader(LoaderSource(make_batches, "make").make(), trainer, 0.3, tmp_path).step
+    assert step.idle == step.idle_fraction.median == step.input_wait_fraction.median
+    assert step.idle == pytest.approx(1 - step.rate / step.required_rate)
+
+
+def test_a_late_sleep_shortens_the_next_one(monkeypatch) -> None:
+    asked: list[float] = []
+    clock = SimpleNamespace(perf_counter=lambda: sum(asked) + 0.25 * len(asked), sleep=asked.append)
+    monkeypatch.setattr("tfpipe.profiler.loader.measure.time", clock)
+    step, step_s = Trainer(step_s=1.0).make_step(None)
+    for _ in range(3):
+        step(None)
+    assert (asked, step_s) == ([1.0, 0.75, 0.75], 1.0)
 
 
 def test_mistakes_are_sentences(tmp_path: Path) -> None:

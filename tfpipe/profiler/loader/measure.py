@@ -35,7 +35,6 @@ from tfpipe.system import host_limits
 
 _DRAFTS, _MAX_PIXELS = 24, 1 << 28
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
-_CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
 _COPY_BYTES, _HASH_BYTES, _HASH_S = 8 << 20, 1 << 20, 0.05
 _OBJECT_BYTES = 8  # of a Python number when it is stored in an array
 
@@ -265,12 +264,19 @@ class Trainer:
             return "train"
         return "none" if self.step_s is None and self.images_per_second is None else "loop"
 
-    def make_step(self, batch: Any) -> tuple[Callable[[Any], Any], float]:
-        """Returns the step, and the seconds that it takes when it gets the same batch again and again."""
+    def make_step(self, batch: Any) -> tuple[Callable[[Any], Any], float | None]:
+        """Returns the step and the seconds that it takes, None if it is the user's own; batches are like `batch`."""
         if self.train is None:
-            rate = self.images_per_second
+            rate, late_s = self.images_per_second, 0.0
             step_s = self.step_s or (describe_batch(batch).images / rate if rate else 0.0)
-            return (lambda _: time.sleep(step_s)), step_s
+
+            def pause(_: Any) -> None:
+                nonlocal late_s  # sleeping takes longer than asked for, so later steps sleep less
+                began = time.perf_counter()
+                time.sleep(max(step_s - late_s, 0.0))
+                late_s += time.perf_counter() - began - step_s
+
+            return pause, step_s
         train = self.train
         cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
         has_cuda = cuda is not None and bool(cuda.is_available())
@@ -285,13 +291,7 @@ class Trainer:
 
         for _ in range(2):  # the first ones compile
             step(batch)
-        times: list[float] = []
-        until = time.perf_counter() + _CEILING_S
-        while len(times) < _CEILING_STEPS or (time.perf_counter() < until and len(times) < _MAX_STEPS):
-            started = time.perf_counter()
-            step(batch)
-            times.append(time.perf_counter() - started)
-        return step, statistics.median(times)
+        return step, None
 
 
 def measure_loader(
@@ -335,6 +335,9 @@ def measure_loader(
     every = (*uses.values(), main)
     used_s = sum(use.cpu_s for use in every)
     all_s = used_s if after.machine is None or before.machine is None else after.machine - before.machine
+    if step_s is None:
+        first, *others = paced.steps
+        step_s = (others[-1].begins_s - first.begins_s - sum(one.idle_s for one in others)) / len(others)
     timing = compute_step_timing(paced.steps, Accelerator(step_s, info.images, trainer.method))
     restarts = (one.restart_s / one.epochs for one in (paced, free) if one.epochs)  # `paced` has no probes
     torch: Any = sys.modules.get("torch")
@@ -371,12 +374,12 @@ def drive(loader: Loader, step: Callable[[Any], Any], seconds: float) -> Drive:
     restart_s, epochs = 0.0, 0
     started = free_at = time.perf_counter()
     while len(steps) < 2 or time.perf_counter() - started < seconds:
-        asked_at = time.perf_counter()
         batch, is_new = loader.fetch()
         got_at = time.perf_counter()
-        steps.append(Step(got_at, got_at - free_at, got_at - asked_at))
+        wait_s = got_at - free_at
+        steps.append(Step(got_at, wait_s, wait_s))
         if is_new:
-            restart_s, epochs = restart_s + got_at - asked_at, epochs + 1
+            restart_s, epochs = restart_s + wait_s, epochs + 1
         step(batch)
         free_at = time.perf_counter()
     return Drive(len(steps), free_at - started, restart_s, epochs, tuple(steps))

@@ -54,7 +54,7 @@ def format_headline(report: Report) -> str:
     """Returns the report's headline in less than 80 characters, with the bottleneck first."""
     rate, idle = human_rate(report.profile.images_per_second), report.profile.step.idle
     if report.bottleneck.stage == "accelerator":
-        return f"Compute-bound: the accelerator is never idle, at {rate} images/s."
+        return f"Compute-bound: the accelerator is {'never' if idle <= NO_IDLE else 'rarely'} idle, at {rate} images/s."
     stage, where = report.bottleneck.stage, report.bottleneck.where
     if isinstance(report.profile, LoaderProfile):
         return f"Bottleneck: {stage}{f' ({where})' if where else ''}"
