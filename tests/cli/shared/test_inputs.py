@@ -49,6 +49,9 @@ def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path, monkeypatch
     made = load_loader("src/my_training.py:make")()
     assert made == [1, 2]
     assert load_loader(f"{folder}/my_training.py:batches")() is made, "a loader that was made already is taken as it is"
+    (tmp_path / "my_training.py").write_text("def make():\n    return []\n")
+    message = f"--train: my_training.py cannot be loaded: {folder}/my_training.py has a module of this name. Rename the"
+    assert refusal(ConfigError, load_function, "my_training.py:make", "--train").startswith(message)
 
 
 def test_a_file_in_a_folder(tmp_path: Path) -> None:

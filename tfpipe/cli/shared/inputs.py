@@ -136,6 +136,9 @@ def _load(text: str, option: str) -> Any:
         raise ConfigError(f"{option}: there is no module {module_name}. {advice}") from None
     except Exception as error:
         raise ConfigError(f"{option}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    file, loaded = text.rpartition(":")[0], getattr(module, "__file__", None) or "Python"
+    if file.endswith(".py") and os.path.realpath(loaded) != os.path.realpath(file):
+        raise ConfigError(f"{option}: {file} cannot be loaded: {loaded} has a module of this name. Rename the file.")
     try:
         return getattr(module, name)
     except AttributeError:
