@@ -12,6 +12,8 @@ A message has one or two sentences: what must hold, what came, what to do.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`])")
 _NODES = re.compile(
@@ -75,6 +77,15 @@ def hide_secrets(text: str) -> str:
     if "://" not in text:
         return text
     return _QUERY.sub(r"\1?...", _PASSWORD.sub(r"\1...@", text))
+
+
+@contextmanager
+def naming(function: str) -> Iterator[None]:
+    """Says in a sentence that the user's function, which runs in the block, raises an error."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"{function} raises {type(error).__name__}: {error}") from error
 
 
 def explain_pipeline_error(error: BaseException) -> TfpipeError:

@@ -263,6 +263,20 @@ def test_errors_of_the_users_stages_are_sentences(small_dataset: Path, run: Tfpi
     assert "This pipeline has no stage 'augment'; it has list, read, decode, batch, prefetch. With " in done.err
 
 
+def test_errors_of_the_users_functions_are_sentences(small_dataset, tmp_path, tfpipe, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_functions.py").write_text("def one(image):\n    return image\n\ndef bad(batch):\n    return batch['x']\n")
+    for option, name, message in (
+        ("--transform", "one", "TypeError: one() takes 1 positional argument but 2 were given"),
+        ("--batch-transform", "bad", "KeyError: 'x'"),
+    ):
+        done = tfpipe("profile", small_dataset, *OPTIONS, option, f"own_functions.py:{name}")
+        assert (done.code, done.err.splitlines()[-1]) == (
+            2,
+            f"Error: {option}: own_functions.py:{name} raises {message}",
+        )
+
+
 @pytest.mark.slow
 def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_dataset: Path, tmp_path: Path) -> None:
     """The user's module loads TensorFlow, whose libraries log as they start."""

@@ -17,7 +17,7 @@ from tfpipe.cli.shared.console import Display, echo
 from tfpipe.cli.shared.inputs import load_function, load_loader, load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.engine.config import toml_json
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, naming
 from tfpipe.system.extras import check_installed
 from tfpipe.system.options import Choice, Number, Text, check_options, option
 
@@ -37,8 +37,8 @@ class ProfileOptions:
     """The options of `tfpipe profile` but those of the pipeline.
 
     Attributes:
-        transform: The function for each image that your reader gets as its transform; batches are then made without
-            TensorFlow. Default: None.
+        transform: The function for each image that your reader gets as its transform, called with a Pillow image and a
+            random generator; batches are then made without TensorFlow. Default: None.
         batch_transform: The function for each batch that your reader gets, likewise. Default: None.
         loader: A loader of yours to profile in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras
             PyDataset, or any iterable of batches, or a function that returns one, as `apply` needs it; FILE.py:NAME
@@ -163,8 +163,12 @@ def make_report(
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
         from tfpipe.profiler.model import NO_IDLE
         from tfpipe.profiler.trials import try_fixes
-    paths = {"transform": options.transform, "batch_transform": options.batch_transform}
-    functions = {name: load_function(path, f"--{name.replace('_', '-')}") for name, path in paths.items() if path}
+    paths = {"--transform": options.transform, "--batch-transform": options.batch_transform}
+    functions = {
+        flag[2:].replace("-", "_"): naming(f"{flag}: {path}")(load_function(path, flag))
+        for flag, path in paths.items()
+        if path
+    }
     accelerator = Accelerator(step_s, batch, options.trainer if step_s else "none")
     with Display("Building the pipeline") as observer:
         run_config = ProfileConfig(options.seconds)

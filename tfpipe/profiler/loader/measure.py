@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError, DataError, naming
 from tfpipe.images import jpeg
 from tfpipe.images.errors import BadImage
 from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, replacing, timing_records, watching_processes
@@ -94,11 +94,8 @@ class LoaderSource:
     def make(self, changes: Changes | None = None) -> Loader:
         """Makes the loader, with `changes` of the options of the DataLoader, PyDataset or Grain loader in it."""
         changes, made = changes or {}, list[Any]()
-        with _overriding(changes, made):
-            try:
-                loader = self._make()
-            except Exception as error:
-                raise ConfigError(f"--loader: {self._name} raises {type(error).__name__}: {error}") from error
+        with _overriding(changes, made), naming(f"--loader: {self._name}"):
+            loader = self._make()
         if changes and not made:
             if not _is_a(loader, "keras.utils", "PyDataset"):
                 fault = f"--apply makes the loader anew, and {self._name} returns one that was made before."
@@ -282,10 +279,8 @@ class Trainer:
         has_cuda = cuda is not None and bool(cuda.is_available())
 
         def step(batch: Any) -> None:
-            try:
+            with naming("--train: the step"):
                 train(batch)
-            except Exception as error:
-                raise ConfigError(f"--train: the step raises {type(error).__name__}: {error}") from error
             if has_cuda:
                 cuda.synchronize()
 
