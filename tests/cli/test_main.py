@@ -236,7 +236,7 @@ MISTAKES = {
         "Without a step there is no idle time. Give --step-ms, or leave out --max-idle, --price-per-hour and --trainer."
     ),
     "profile a --trainer fit": "Without a step there is no idle time. Give --step-ms, or leave out --max-idle, ...",
-    "profile a --step-ms 0": "--step-ms must be above 0, got 0.0.",
+    "profile a --step-ms 0": "--step-ms must be above 0 and below 86,400,000, got 0.0.",
     "profile a --step-ms 5 --max-idle 500": "Invalid value for '--max-idle': must be from 0% to 100%, got '500'.",
     "profile a --step-ms 5 --max-idle few": "Invalid value for '--max-idle': must be from 0% to 100%, got 'few'.",
     "profile a --train own_loader:step": "--train goes with --loader. Name the function that makes the loader, or ...",

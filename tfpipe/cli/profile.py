@@ -43,9 +43,9 @@ class ProfileOptions:
         loader: A loader of yours to profile in place of DATASET: a PyTorch DataLoader, a Grain loader, a Keras
             PyDataset, or any iterable of batches, or a function that returns one, as `apply` needs it; FILE.py:NAME
             works too. Default: None.
-        step_ms: The milliseconds that the accelerator computes on a batch. Above 0. Default: None.
-        images_per_second: The images that the accelerator consumes per second, in place of `step_ms`. Above 0.
-            Default: None.
+        step_ms: The milliseconds that the accelerator computes on a batch. Above 0 and below 86,400,000. Default: None.
+        images_per_second: The images that the accelerator consumes per second, in place of `step_ms`. At least
+            0.001. Default: None.
         trainer: The trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or
             Keras' fit on a GPU or TPU, which takes the next batch while the device computes. "loop" or "fit".
             Default: "loop".
@@ -60,8 +60,8 @@ class ProfileOptions:
     transform: str | None = option(Text(), None, group=_DATA, metavar=_FUNCTION)
     batch_transform: str | None = option(Text(), None, group=_DATA, metavar=_FUNCTION)
     loader: str | None = option(Text(), None, group=_OWN, metavar="MODULE:NAME")
-    step_ms: float | None = option(Number(above=0), None, group=_ACCELERATOR, metavar="MS")
-    images_per_second: float | None = option(Number(above=0), None, group=_ACCELERATOR, metavar="RATE")
+    step_ms: float | None = option(Number(above=0, below=86_400_000), None, group=_ACCELERATOR, metavar="MS")
+    images_per_second: float | None = option(Number(at_least=0.001), None, group=_ACCELERATOR, metavar="RATE")
     trainer: TrainerKind = option(Choice(get_args(TrainerKind)), "loop", group=_ACCELERATOR)
     train: str | None = option(Text(), None, group=_OWN, metavar="MODULE:STEP")
     seconds: float = option(Number(above=0), 3.0, group=_MEASURING, metavar="S")

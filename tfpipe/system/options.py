@@ -122,7 +122,7 @@ class Number(Kind):
     @property
     def _limits(self) -> str:
         limits = {"above": self.above, "at least": self.at_least, "below": self.below}
-        text = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+        text = " and ".join(f"{words} {limit:,.12g}" for words, limit in limits.items() if limit is not None)
         return text if self.word is None else f'{text}, or "{self.word}"'
 
 

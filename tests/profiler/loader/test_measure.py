@@ -52,6 +52,8 @@ def test_workers_and_their_records(tmp_path: Path) -> None:
     assert loader.collate == ""
     own = LoaderSource(lambda: torch_data.DataLoader(Waits(), collate_fn=partial(keep)), "make").make()
     assert own.collate == "keep"
+    of_numpy = LoaderSource(lambda: torch_data.DataLoader(Waits(), num_workers=np.int64(1)), "make").make()
+    assert type(of_numpy.options["num_workers"]) is int
     profile = measure_loader(loader, Trainer(step_s=0.1), 0.5, tmp_path, threading.enumerate())
     assert (profile.batch.images, profile.batch.shape, len(profile.workers)) == (5, (5, 4, 4, 3), 2)
     for use in profile.workers:

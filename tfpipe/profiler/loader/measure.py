@@ -56,6 +56,10 @@ class Loader:
     length: int | None = None  # batches of an epoch, if the loader has a length
     _epoch: Iterator[Any] = field(default=iter(()), init=False)
 
+    def __post_init__(self) -> None:
+        plain = {name: one.item() if isinstance(one, np.generic) else one for name, one in self.options.items()}
+        self.options = plain
+
     def fetch(self) -> tuple[Any, bool]:
         """Returns the next batch, and whether an epoch began with it."""
         try:
@@ -132,7 +136,7 @@ class LoaderSource:
             return Loader("Keras PyDataset", batches, options, length=loader.num_batches)
         if not hasattr(loader, "__iter__"):
             raise ConfigError(f"--loader: {self._name} must return a loader or an iterable of batches, got {name}.")
-        options = {"num_workers": made[-1]} if made and isinstance(made[-1], int) else {}
+        options = {"num_workers": made[-1]} if made and isinstance(made[-1], (int, np.integer)) else {}
         if "grain" in sys.modules and "absl.flags" in sys.modules:
             sys.modules["absl.flags"].FLAGS.mark_as_parsed()  # as Grain's users do; its workers need it
         return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
