@@ -117,6 +117,8 @@ def test_what_helps_nothing_is_not_proposed() -> None:
         assert not any("--drop-feature" in fix.instruction for fix in fixes)
     (fix,) = get_fixes(PROFILE, "write_data")
     assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 224."
+    (fix,) = get_fixes(make_profile(config={"image_size": 64}, dataset={"short_side": 73}), "write_data")
+    assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 64."
 
 
 def test_handing_over_costs_a_small_image_what_it_costs_a_large_one() -> None:

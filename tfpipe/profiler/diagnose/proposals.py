@@ -247,8 +247,8 @@ def _store_otherwise(profile: PipelineProfile) -> Iterator[Fix]:
         left = min(profile.option_costs.get("smaller_bytes", 1.0), 1.0)
         height, width = size
         average = "" if dataset.stored_size else " on average"
-        model = short_side * 7 // 8
-        reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {model}."
+        sees = max(profile.config.size)
+        reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {sees}."
         options = f"--square {short_side}" if dataset.stored_size else f"--resize-short {short_side}"
         options = f"--encoding raw {options}" if "RAW" in dataset.formats else options
         yield write_anew(dataset, reason, smaller.scale({"read": left}).read_less(left), options)
