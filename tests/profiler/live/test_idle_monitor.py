@@ -118,6 +118,12 @@ def test_the_clock_tells_the_consumers_wait(autotunes: bool) -> None:
 def test_wrong_numbers_are_named_and_no_framework_is_loaded() -> None:
     assert refusal(ConfigError, IdleMonitor, every_steps=0) == "`every_steps` must be at least 1, got 0."
     assert refusal(ConfigError, IdleMonitor, warm_up=-1) == "`warm_up` must be at least 0, got -1."
+    assert refusal(ConfigError, IdleMonitor().step(0).__enter__) == "`steps` must be at least 1, got 0."
+    monitor = IdleMonitor()
+    batches = monitor.iterate([1])
+    next(batches)
+    message = "`steps` must be 1 for a batch of `iterate`, got 4. Leave it out."
+    assert refusal(ConfigError, monitor.step(4).__enter__) == message
     code = "import tfpipe.profiler.live.idle_monitor, sys; print({'tensorflow', 'torch', 'jax'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"set()\n"
 

@@ -112,6 +112,9 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         LoaderSource(lambda: 5, "len").make()
     with pytest.raises(DataError, match=r"^The loader gives no batch"):
         measure_loader(LoaderSource(list, "list").make(), Trainer(), 0.1, tmp_path)
+    once = make_batches()
+    with pytest.raises(DataError, match=r"^The loader ran out after 3 batches, and gives no second epoch\. Name a fun"):
+        measure_loader(LoaderSource(lambda: once, "once").make(), Trainer(), 0.1, tmp_path)
     loader = torch_data.DataLoader(Waits())
     with pytest.raises(ConfigError, match="Make the DataLoader inside of the function"):
         LoaderSource(lambda: loader, "get").make({"num_workers": 2})

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.types import Spread, StepTiming
 from tfpipe.system.arguments import check_count, check_has
 
@@ -233,9 +233,16 @@ class IdleMonitor:
         """Measures the call of a train function inside its `with` block.
 
         Args:
-            steps: The number of steps in the call: more than 1 if a loop runs inside a `tf.function`.
+            steps: The number of steps in the call: more than 1 if a loop runs inside a `tf.function`. A batch of
+                `iterate` is one step.
+
+        Raises:
+            ConfigError: `steps` is too small, or not 1 inside of `iterate`.
         """
+        check_count("steps", steps, 1)
         iterated = self._open  # begun by `iterate`, which also ends it
+        if iterated is not None and iterated.steps != steps:
+            raise ConfigError(f"`steps` must be 1 for a batch of `iterate`, got {steps}. Leave it out.")
         call = iterated or self._begin(self._last_end or time.time(), steps)
         is_probe = self._decide_probe()
         if is_probe:

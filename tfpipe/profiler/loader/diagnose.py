@@ -321,7 +321,8 @@ def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
     # Use all cores, even those that other programs use now; only work that waits gains from more workers than cores.
     number = min(max(costs.num_workers, cores if waits < 2 else 1), math.ceil(cores * max(waits, 1) - 0.5))
     costs = replace(costs, num_workers=number)
-    reason = f"{number} workers can make batches at once{'' if now.num_workers else ', while the step runs'}."
+    meanwhile = "" if now.num_workers else ", while the step runs"
+    reason = f"{human_count(number, 'worker')} can make batches at once{meanwhile}."
     is_due = wall.stage in ("too few workers", "lock")
     if wall.stage == "too many workers" and "num_workers" in options:
         reason = f"As many workers as cores do the same work; {now.num_workers - cores} processes are not started."
@@ -335,7 +336,7 @@ def _change_workers(profile: LoaderProfile, wall: Bottleneck, now: Costs) -> Ite
         else:
             of_grain = f"`.mp_prefetch(grain.MultiprocessingOptions({number}))`"
             way = of_grain if profile.kind == "Grain loader" else "the workers of a DataLoader"
-            yield costs, f"Make batches in {number} processes, such as {way}", reason, is_due
+            yield costs, f"Make batches in {human_count(number, 'process', 'processes')}, such as {way}", reason, is_due
     if profile.workers and options.get("persistent_workers") is False:
         reason = "The workers stay from one epoch to the next."
         costs = keep_workers(profile, now)

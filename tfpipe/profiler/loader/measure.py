@@ -32,6 +32,7 @@ from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_s
 from tfpipe.profiler.trials import Changes
 from tfpipe.profiler.types import BatchInfo, Drive, HostUse, IdleMethod, LoaderProfile, ProcessUse, Step
 from tfpipe.system import host_limits
+from tfpipe.system.units import human_count
 
 _DRAFTS, _MAX_PIXELS = 24, 1 << 28
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
@@ -55,22 +56,26 @@ class Loader:
     collate: str = ""  # the user's function that makes a batch of records; empty if it is not theirs
     length: int | None = None  # batches of an epoch, if the loader has a length
     _epoch: Iterator[Any] = field(default=iter(()), init=False)
+    _given: int = field(default=0, init=False)  # batches
 
     def __post_init__(self) -> None:
-        plain = {name: one.item() if isinstance(one, np.generic) else one for name, one in self.options.items()}
-        self.options = plain
+        self.options = {name: x.item() if isinstance(x, np.generic) else x for name, x in self.options.items()}
 
     def fetch(self) -> tuple[Any, bool]:
         """Returns the next batch, and whether an epoch began with it."""
         try:
-            with contextlib.suppress(StopIteration):
-                return next(self._epoch), False
-            self._epoch = self.open_epoch()
-            return next(self._epoch), True
-        except StopIteration:
-            raise DataError("The loader gives no batch. Give one with batches for some seconds.") from None
+            for is_new in (False, True):
+                with contextlib.suppress(StopIteration):
+                    self._epoch = self.open_epoch() if is_new else self._epoch
+                    batch = next(self._epoch)
+                    self._given += 1
+                    return batch, is_new
         except Exception as error:
             raise DataError(f"The loader raises {type(error).__name__}: {error}") from error
+        if not self._given:
+            raise DataError("The loader gives no batch. Give one with batches for some seconds.")
+        fault = f"The loader ran out after {human_count(self._given, 'batch', 'batches')}"
+        raise DataError(f"{fault}, and gives no second epoch. Name a function that makes it anew for each.")
 
     def warm_up(self) -> Any:
         """Takes the batches that lie in queues, so that later ones take as long as in a long run; returns the first."""
@@ -189,8 +194,7 @@ def _collect(value: Any, arrays: list[_Array]) -> int:
 
 
 def _is_a(loader: Any, module: str, name: str) -> bool:
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(loader, kind)
+    return isinstance(loader, getattr(sys.modules.get(module), name, ()))
 
 
 @contextlib.contextmanager

@@ -269,7 +269,7 @@ def _open(
             raise explain_pipeline_error(error) from error
     given = " and ".join(f"`{name}`" for name in functions)
     if customize is not None:
-        raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
+        raise ConfigError(f"The engine calls {given}, tf.data runs stages of your own. Leave one of them out.")
     if not isinstance(data, Manifest) or split is None or not is_by_engine(plan.source, config):
         raise ConfigError(f"{given} must have batches by their steps: a dataset with a manifest, and `order` auto.")
     return NumpyPipeline(data, split, config, functions), plan
