@@ -70,10 +70,10 @@ def test_folders_count_where_the_directory_has_none(tmp_path: Path) -> None:
 def test_a_pattern_takes_all_that_fits(tmp_path: Path) -> None:
     touch(tmp_path, "a/x.bin", "b/y.bin", "b/y.txt")
     assert find_files(f"{tmp_path}/*/*.bin") == (str(tmp_path), ("a/x.bin", "b/y.bin"))
-    touch(tmp_path / "b", "manifest.json", "catalog", "class.labels.txt", "index/y.idx", "index/y.parquet", "c/z.idx")
+    touch(tmp_path / "b", "manifest.json", "c/catalog", "class.labels.txt", "index/y.idx", "index/y.parquet", "c/z.idx")
     assert find_files(f"{tmp_path}/b/*") == (str(tmp_path / "b"), ("y.bin", "y.txt"))
     assert find_files(f"{tmp_path}/b/*/*") == (str(tmp_path / "b" / "c"), ("z.idx",))
-    assert find_files(str(tmp_path / "b" / "catalog")) == (str(tmp_path / "b"), ("catalog",))
+    assert find_files(str(tmp_path / "b/c/catalog")) == (str(tmp_path / "b" / "c"), ("catalog",))
     assert find_files(str(tmp_path / "a" / "x.bin")) == (str(tmp_path / "a"), ("x.bin",))
 
 
