@@ -151,11 +151,9 @@ def test_images_without_a_class_count_nowhere(colors: Path) -> None:
     model, strategy = build_linear(6, (8, 8)), tf.distribute.get_strategy()
     train_step, evaluate = compile_steps(model, tf.keras.optimizers.SGD(0.0), strategy, config, 6)
     batch = {"image": tf.random.uniform((3, 8, 8, 3)), "label": tf.constant([2, -1, 0])}
-    kept = {name: values[:1] for name, values in batch.items()}
-    masked = {**batch, "mask": tf.constant([True, True, False])}
-    np.testing.assert_allclose(evaluate(masked), evaluate(kept), rtol=1e-6)
-    loss, _, images = train_step(batch).numpy()
-    assert (loss, images) == (pytest.approx(evaluate(batch).numpy()[0]), 2)
+    kept, masked = {name: values[:1] for name, values in batch.items()}, {"mask": tf.constant([True, True, False])}
+    np.testing.assert_allclose(evaluate({**batch, **masked}), evaluate(kept), rtol=1e-6)
+    np.testing.assert_allclose(train_step(batch), evaluate(batch), rtol=1e-6)
     manifest = load_manifest(str(colors))
     bare = replace(manifest.splits["validation"], class_counts=(0,) * 6)
     changed = replace(manifest, splits={**manifest.splits, "validation": bare})

@@ -85,11 +85,10 @@ class JaxBatches(EpochBatches):
             devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
             rows = NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
         check_has("sharding", rows, "devices_indices_map", "a jax.sharding.Sharding")
-        if isinstance(rows, NamedSharding) and len(rows.spec) > 1:
-            first, *others = rows.spec
-            if any(others):
+        if isinstance(rows, NamedSharding):
+            if any(rows.spec[1:]):
                 raise ConfigError(f"`sharding` must split rows only, the first axis of each array, got {rows.spec}.")
-            rows = NamedSharding(rows.mesh, PartitionSpec(first), memory_kind=rows.memory_kind)
+            rows = NamedSharding(rows.mesh, PartitionSpec(*rows.spec[:1]), memory_kind=rows.memory_kind)
         slices_of: dict[int, set[Any]] = {}  # the rows that each process holds: a host for each different part
         indices: dict[Any, Any] = dict(rows.devices_indices_map((_ROWS,)))
         for device, index in indices.items():

@@ -218,11 +218,11 @@ def compile_steps(
     def measure(logits: tf.Tensor, batch: Any, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the loss of each image, and the sums of the losses, the correct predictions, and the images."""
         labels = batch["label"]
-        has_class = labels >= 0  # a foreign dataset may have other images too
         targets, options = tf.one_hot(labels, num_classes), {"from_logits": True, "label_smoothing": smoothing}
-        losses = tf.where(has_class, tf.keras.losses.categorical_crossentropy(targets, logits, **options), 0.0)
+        # Images of a foreign dataset may have no class, which a number below 0 says.
+        losses = tf.where(labels >= 0, tf.keras.losses.categorical_crossentropy(targets, logits, **options), 0.0)
         correct = tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels
-        mask = has_class & batch.get("mask", True)
+        mask = (labels >= 0) & batch.get("mask", True)
         (loss, images), (hits, _) = masked_sum(losses, mask), masked_sum(correct, mask)
         return losses, tf.stack([loss, hits, images])
 
