@@ -1,5 +1,6 @@
 """What every reader has: functions of the trainer, limits for threads, and records of tensors and lists of classes."""
 
+import json
 import threading
 import time
 import traceback
@@ -223,6 +224,27 @@ def test_what_is_no_function_or_has_no_effect_is_refused(small_dataset: Path, op
     )
 
 
+def load(*args: Any, **options: Any) -> Any:
+    return data_loader(TorchBatches(*args, **options), 0)
+
+
+@pytest.mark.parametrize("make", [NumpyBatches, load])
+def test_positions_are_whole_numbers(small_dataset: Path, make: Any) -> None:
+    batches = make(small_dataset, "train", CONFIG, start_step=np.int64(4))
+    state = json.loads(json.dumps(batches.state_dict()))
+    assert (state["epoch"], state["step"]) == (1, 1)
+    evaluation = make(small_dataset, "train", CONFIG, training=False)
+    evaluation.set_epoch(3)
+    evaluation.load_state_dict(evaluation.state_dict())
+    for function, value, message in (
+        (batches.set_epoch, 2**31, "A run must have at most 2,147,483,648 steps, got step 6,442,450,944."),
+        (batches.set_epoch, -1, "`epoch` must be at least 0, got -1."),
+        (batches.load_state_dict, {**state, "step": "1"}, "`state['step']` must be a whole number, got '1'."),
+        (evaluation.load_state_dict, state, "`state` is for training; evaluation begins at 0, got 4."),
+    ):
+        assert refusal(ConfigError, function, value) == message
+
+
 # Limits for threads and waiting batches
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "image_size": 8, "as_supervised": True}
@@ -248,6 +270,8 @@ def test_workers_share_the_waiting_batches_and_grain_makes_its_own(small_dataset
 
     assert [count(0, 3), count(2, None), count(2, 5), count(2, 1)] == [None, 2, 3, 1]
     assert refusal(ConfigError, count, 2, 0).startswith("`prefetch_batches` 0 needs `num_workers` 0: a batch of each")
+    images = TorchBatches(small_dataset, "train", CONFIG)
+    assert refusal(ConfigError, data_loader, images, 0, None, "fork").startswith("`start_method` fork needs workers.")
     with pytest.raises(ConfigError, match=r"^`prefetch_batches` 3 needs workers with a `transform`"):
         count(0, 3, transform=lambda image: image)
     config = PipelineConfig(**OPTIONS, prefetch_batches=3)

@@ -189,7 +189,7 @@ def test_it_needs_no_pytorch() -> None:
         (lambda: ExactSampler(9, 4, block_records=0), "`block_records` must be at least 1, got 0."),
         (lambda: ExactSampler(9, 4, start_step=-1), "`start_step` must be at least 0, got -1."),
         (lambda: ExactSampler(9, 4, rank=(0, 3)), "`batch_size` 4 must be divisible by 3 replicas; use 3 or 6."),
-        (lambda: ExactSampler(9, 4, rank=(2, 2)), "Every host must have as many replicas as the others, got 2 "),
+        (lambda: ExactSampler(9, 4, rank=(2, 2)), "`rank` must be a process's number, from 0, and that of "),
         (lambda: make_sampler().set_epoch(-1), "`epoch` must be at least 0, got -1."),
         (
             lambda: make_sampler().state_dict(taken=1),

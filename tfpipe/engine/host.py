@@ -41,6 +41,14 @@ class Host:
                 f"{self.index} of {self.num_hosts}."
             )
 
+    @classmethod
+    def from_rank(cls, rank: tuple[int, int]) -> Host:
+        """Returns the host of a process from its number and the number of processes."""
+        numbers = [check_count("rank", number) for number in rank]
+        if len(numbers) != 2 or numbers[0] >= numbers[1]:
+            raise ConfigError(f"`rank` must be a process's number, from 0, and that of processes, got {rank!r:.100}.")
+        return cls(numbers[0], numbers[1], numbers[1])
+
     def share(self, total: int) -> range:
         """Returns this host's share of `total` rows of a batch, or of `total` records of an evaluation."""
         return range(total * self.index // self.num_hosts, total * (self.index + 1) // self.num_hosts)

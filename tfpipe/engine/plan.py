@@ -188,10 +188,10 @@ def has_true_size(config: PipelineConfig, rows: int) -> bool:
     return config.as_supervised and not config.training and rows == config.batch_size
 
 
-def check_start_step(start_step: int, config: PipelineConfig) -> None:
-    """Refuses a start step of an evaluation."""
+def check_start_step(start_step: int, config: PipelineConfig, name: str = "start_step") -> None:
+    """Refuses a start step of an evaluation, which has this name."""
     if start_step and not config.training:
-        raise ConfigError(f"`start_step` is for training; evaluation begins at 0, got {start_step}.")
+        raise ConfigError(f"`{name}` is for training; evaluation begins at 0, got {start_step}.")
 
 
 def check_plan(plan: BatchPlan) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.system.arguments import check_count
 
 _LAYER = "layer"
 Split: TypeAlias = tuple[Manifest, str]
@@ -27,6 +28,13 @@ class Position(NamedTuple):
         """Returns the state from which a run resumes. It holds no layer of a dataset that is at its first layer."""
         named = {_name_layer(k): layer for k, layer in enumerate(layers) if layer > 1}
         return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, "data": data, **named}
+
+
+def find_position(step: int, steps_per_epoch: int) -> Position:
+    """Returns the position of a global step of a run, of 31 bits: workers of PyTorch share it in 32."""
+    if step >= 2**31:
+        raise ConfigError(f"A run must have at most {2**31:,} steps, got step {step:,}.")
+    return Position(*divmod(step, steps_per_epoch))
 
 
 def count_look(steps: int) -> int:
@@ -67,18 +75,19 @@ def check_layers(state: Mapping[str, int], datasets: Sequence[Manifest]) -> None
 
 def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:
     """Reads the position from a state that was saved."""
-    if {name for name in state if not name.startswith(_LAYER)} != {"seed", "epoch", "step", "order", "data"}:
+    if {name for name in state if not str(name).startswith(_LAYER)} != {"seed", "epoch", "step", "order", "data"}:
         got = ", ".join(map(str, state)) or "nothing"
         raise ConfigError(f"A position must have seed, epoch, step, order and data, got {got}.")
     check_version(state["order"], "The position")
     if state["seed"] != seed:
         raise ConfigError(f"The position must be of a run with seed {seed}, got seed {state['seed']}.")
-    if state["epoch"] < 0 or not 0 <= state["step"] < steps_per_epoch:
+    epoch, step, _ = (check_count(f"state[{name!r}]", state[name]) for name in ("epoch", "step", "data"))
+    if step >= steps_per_epoch:
         raise ConfigError(
-            f"The position must lie in an epoch of {steps_per_epoch} steps, got epoch {state['epoch']} and step "
-            f"{state['step']}. Use the batch size and the data that it was saved with."
+            f"The position must lie in an epoch of {steps_per_epoch} steps, got epoch {epoch} and step {step}. Use the "
+            "batch size and the data that it was saved with."
         )
-    return Position(state["epoch"], state["step"])
+    return find_position(epoch * steps_per_epoch + step, steps_per_epoch)
 
 
 def _name_layer(number: int) -> str:

@@ -23,7 +23,7 @@ from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.plan import AnyPlan, check_start_step, has_true_size, plan_batches
-from tfpipe.engine.position import Position, Split, check_layers, get_layer, number_data, read_state
+from tfpipe.engine.position import Position, Split, check_layers, find_position, get_layer, number_data, read_state
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -163,8 +163,8 @@ class Resumable(Batches):
     """A reader that resumes at the position in a checkpoint."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next pass begin with this epoch."""
-        self.position = Position(epoch, 0)
+        """Lets the next pass begin with this epoch; each pass of an evaluation begins at 0."""
+        self.position = find_position(check_count("epoch", epoch) * len(self) * self.config.training, len(self))
 
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
@@ -187,6 +187,7 @@ class Resumable(Batches):
                 f"The position is of other records than those of {addresses}, or of the same in another order. Open "
                 "the dataset or view as it was when the position was saved, or begin a new run."
             )
+        check_start_step(position.epoch * len(self) + position.step, self.config, "state")
         self.position = position
 
     @cached_property
@@ -242,9 +243,9 @@ def open_data(data: Data, split: str, config: PipelineConfig, host: Host, transf
 
 def locate(maker: Maker, start_step: int) -> Position:
     """Converts a global step of a run to an epoch and the step in it."""
-    check_count("start_step", start_step)
+    start_step = check_count("start_step", start_step)
     check_start_step(start_step, maker.plan.config)
-    return Position(*divmod(start_step, maker.plan.steps_per_epoch))
+    return find_position(start_step, maker.plan.steps_per_epoch)
 
 
 def list_splits(plan: AnyPlan) -> list[Split]:

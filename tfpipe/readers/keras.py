@@ -65,7 +65,7 @@ class KerasBatches(Batches, keras.utils.PyDataset):  # type: ignore[misc]
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)  # this object makes batches ahead in threads of its own
         config = replace(choose_config(config, changes), as_supervised=True)
-        self._maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
+        self._maker = open_data(data, split, config, Host.from_rank(rank), seed_transform(transform))
         several = keras.distribution.distribution() is not None  # its devices share the rows of a batch equally
         self._finish = Finish(self._maker, batch_transform, view_bfloat16, fills_up=several)
         self._begin = self._next = locate(self._maker, start_step)

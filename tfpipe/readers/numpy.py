@@ -60,7 +60,7 @@ class NumpyBatches(EpochBatches):
         **changes: Any,
     ) -> None:
         config = choose_config(config, changes)
-        maker = open_data(data, split, config, Host(*rank, rank[1]), seed_transform(transform))
+        maker = open_data(data, split, config, Host.from_rank(rank), seed_transform(transform))
         self._finish = Finish(maker, batch_transform)
         super().__init__(maker, start_step, num_threads, self._finish)
 

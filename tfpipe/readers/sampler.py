@@ -61,7 +61,6 @@ class ExactSampler:
         start_step: int = 0,
         rank: tuple[int, int] | DeviceMesh | None = None,
     ) -> None:
-        check_count("start_step", start_step)
         Seed().check("seed", seed)
         if not isinstance(data, Integral):
             try:
@@ -74,7 +73,7 @@ class ExactSampler:
         self._order = Order(int(data), batch_size, block_records, seed)
         self._rank = rank
         self._find_rows()
-        self.position = Position(*self._order.locate(start_step))
+        self.position = Position(*self._order.locate(check_count("start_step", start_step)))
 
     @property
     def batch_size(self) -> int:
@@ -109,7 +108,7 @@ class ExactSampler:
         Raises:
             ConfigError: A state of another epoch was loaded and no pass has begun since.
         """
-        check_count("epoch", epoch)
+        epoch = check_count("epoch", epoch)
         if self._loaded is None:
             self.position = Position(epoch, 0)
         elif epoch != self._loaded.epoch:
@@ -188,7 +187,7 @@ class ExactSampler:
             from tfpipe.readers.torch import find_rank
 
             rank = find_rank(rank)
-        return Host(*rank, rank[1])
+        return Host.from_rank(rank)
 
     def _find_rows(self) -> range:
         """Returns the rows of each batch that this rank has."""

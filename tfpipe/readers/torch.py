@@ -23,11 +23,11 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.plan import AnyPlan
-from tfpipe.engine.position import Position
+from tfpipe.engine.position import Position, find_position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.base import Batches, BatchTransform, Data, Finish, Resumable, locate, open_data
-from tfpipe.system.arguments import check_function, check_has
+from tfpipe.system.arguments import check_count, check_function, check_has
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -115,7 +115,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Lets the next pass begin with this epoch, as with a DistributedSampler."""
-        self.position = Position(epoch, 0)
+        self.position = find_position(check_count("epoch", epoch) * len(self) * self.config.training, len(self))
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -147,7 +147,7 @@ class TorchBatches(Batches, IterableDataset[Any]):
         return True
 
     def _open(self, config: PipelineConfig) -> None:
-        host = Host(*self._ranks, self._ranks[1])
+        host = Host.from_rank(self._ranks)
         self._maker = open_data(self._data, self._split, config, host, self._transform)
         convert = partial(_make_tensors, self.plan.plans[0].source.has_images)
         self._finish = Finish(self._maker, self._batch_transform, convert, library="torch")
@@ -265,10 +265,10 @@ def data_loader(
     """
     if not isinstance(images, TorchBatches):
         raise ConfigError(f"`data_loader` takes TorchBatches(dataset, split, batch_size=256), got {images!r}.")
-    if start_method is None and images._maker.is_remote:
-        start_method = "spawn"
     if num_workers is None:
         num_workers = images._cpus if images._transform is not None else 0
+    if start_method is not None and not num_workers:
+        raise ConfigError(f"`start_method` {start_method} needs workers. Leave it out, or give `num_workers`.")
     if num_workers and images.config.cache != "none" and images.config.cache_dir is None:
         raise ConfigError(
             f"`cache` {images.config.cache} needs `num_workers` 0, got {num_workers}: each process would have a cache "
@@ -290,7 +290,7 @@ def data_loader(
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         prefetch_factor=for_each if num_workers else None,
         persistent_workers=num_workers > 0,
-        multiprocessing_context=start_method if num_workers else None,
+        multiprocessing_context=start_method or ("spawn" if num_workers and images._maker.is_remote else None),
     )
 
 

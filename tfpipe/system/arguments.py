@@ -11,10 +11,11 @@ from tfpipe.system.options import Count
 from tfpipe.system.units import shorten
 
 
-def check_count(name: str, value: object, lowest: int = 0) -> None:
-    """Checks that an argument is a whole number, of Python or NumPy, of at least `lowest`."""
+def check_count(name: str, value: object, lowest: int = 0) -> int:
+    """Checks that an argument is a whole number, of Python or NumPy, of at least `lowest`; returns it as an int."""
     whole = int(value) if type(value) is not bool and isinstance(value, Integral) else value
     Count(lowest).check(name, whole)
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def check_function(name: str, value: object) -> None:
