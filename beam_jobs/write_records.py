@@ -144,8 +144,7 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
                 split, _, _ = file_names.parse_shard_name(file)
                 must = f"identify a record, but two of {split!r} have {value!r:.80}"
                 raise ConfigError(f"Feature {job.key!r} must {must}.")
-            count = partial(count_record, schema=schema)
-            with work.new_shard(file, count, schema, job.form.label_names) as writer:
+            with work.new_shard(file, partial(count_record, schema=schema), schema, job.form.label_names) as writer:
                 for number in order.tolist():
                     payload = read(number)
                     writer.add(decode_example(payload), payload)

@@ -224,8 +224,7 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     elif columns.is_list:  # only the bytes of the images would tell, which are not read here
         cells["image"] = [(None, UNKNOWN_NUMBER)] * batch.num_rows
     elif columns.path_leaf:
-        images = batch.column(columns.image).to_pylist()
-        cells["image"] = [(image and image.get("path"), SINGLE) for image in images]
+        cells["image"] = [(image and image.get("path"), SINGLE) for image in batch.column(columns.image).to_pylist()]
     if columns.label:
         labels = batch.column(columns.label).to_pylist()
         cells["label"] = [None if label == -1 else label for label in labels]  # -1: a class that is not known

@@ -303,8 +303,7 @@ class ImageTable:
 
     def replace_texts(self, name: str, codes: NDArray[Any], texts: Sequence[str | None]) -> "ImageTable":
         """Returns a table with another `split` or `label`, where `codes` are indices into `texts`."""
-        column = _COLUMNS[name].encode(texts).take(wrap(codes))
-        return ImageTable({**self._columns, name: column}, len(self))
+        return ImageTable({**self._columns, name: _COLUMNS[name].encode(texts).take(wrap(codes))}, len(self))
 
     def iterate_extras(self) -> Iterator[tuple[Any, ...]]:
         """Yields each row's values of the features in `Listing.extra`."""

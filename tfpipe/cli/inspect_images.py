@@ -56,8 +56,7 @@ def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> 
         raise ConfigError(f"--page writes HTML: the file's name must end in .html, got {path!r}.")
     check_target(path)
     items, num_records = list[dict[str, Any]](), 0
-    sources = [data_source(manifest, name) for name in splits]
-    for record, tiles in read_tiles(sources, count, _THUMBNAIL_PX):
+    for record, tiles in read_tiles([data_source(manifest, name) for name in splits], count, _THUMBNAIL_PX):
         num_records += 1
         items += [_describe(record, tile, number, len(tiles)) for number, tile in enumerate(tiles)]
     page = {

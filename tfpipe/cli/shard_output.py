@@ -124,8 +124,7 @@ def format_plan(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, split in summary["splits"].items():
         images, shards = human_count(split["images"], "image"), human_count(split["shards"], "shard")
         yield f"{name}: {images}, {human_bytes(split['bytes'])}, {shards}"
-        largest = sorted(split["classes"].items(), key=lambda item: -item[1])
-        yield from _format_classes(dict(largest))
+        yield from _format_classes(dict(sorted(split["classes"].items(), key=lambda item: -item[1])))
     if summary["no_classes"]:
         yield f"no classes: {summary['no_classes']}"
     yield from _format_counts("skipped", summary["skipped"])

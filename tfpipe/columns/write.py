@@ -194,8 +194,7 @@ class NewColumn:
 
     def _make_entry(self, layer: LayerRows, job: WriteJob) -> Entry:
         """Returns the catalog's entry for the values of a layer, which must be written already."""
-        manifests = layer.manifest, load_own_manifest(job.folder.output)
-        below, made = map(list_fingerprints, manifests)
+        below, made = map(list_fingerprints, (layer.manifest, load_own_manifest(job.folder.output)))
         return Entry("column", self._identify(layer), layer.number, self._config.name, below, made)
 
     def _identify(self, layer: LayerRows) -> str:

@@ -82,8 +82,7 @@ def distribute_dataset(
     passes: list[Any] = []
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        host = get_host(context, start_step, epochs)
-        stages = build_host_stages(opened, split, config, host, customize=customize)
+        stages = build_host_stages(opened, split, config, get_host(context, start_step, epochs), customize=customize)
         passes.extend(stages.passes)
         dataset = stages.dataset()
         return dataset if watch is None else watch(dataset)

@@ -45,8 +45,7 @@ class MeshBatches:
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of a pass: DTensors in the structure of `build_dataset`'s."""
-        batches = iter(self._dataset)
-        for slices in zip(*[batches] * (max(self._numbers) + 1), strict=True):
+        for slices in zip(*[iter(self._dataset)] * (max(self._numbers) + 1), strict=True):
             yield tf.nest.map_structure(self._pack, *slices)
 
     def _pack(self, *slices: tf.Tensor) -> Any:

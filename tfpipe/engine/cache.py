@@ -140,8 +140,7 @@ class BytesCache(_MemoryCache):
             return found
         block, added = read_missing(found, there, numbers, memory, read)
         rows = np.flatnonzero((slots[~there] >= 0) & added.whole)
-        payloads = added.choose(rows).list_payloads()
-        for slot, payload in zip(slots[~there][rows].tolist(), payloads, strict=True):
+        for slot, payload in zip(slots[~there][rows].tolist(), added.choose(rows).list_payloads(), strict=True):
             self._payloads[slot] = payload
             self.present[slot] = True
         return block

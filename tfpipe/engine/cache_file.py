@@ -206,8 +206,7 @@ class CacheFile:
                 with file_io.explain_os_errors(f"write to the cache {self.path}", _IF_FULL):
                     self._write(numbers, payloads)
             except DataError as error:
-                text = "%s What the cache lacks is read from the source."
-                logger.warning(text, error)
+                logger.warning("%s What the cache lacks is read from the source.", error)
                 with self._lock:
                     self._is_writable = False
                     self._waiting.clear()

@@ -110,8 +110,7 @@ def measure_headers(column: Column) -> IntArray:
     from tfpipe.images.decode import read_image_header  # loads Pillow
 
     sizes = np.empty((len(column.values), 2), np.int64)
-    rows = np.repeat(np.arange(len(column.counts)), column.counts)
-    for image, row in enumerate(rows.tolist()):
+    for image, row in enumerate(np.repeat(np.arange(len(column.counts)), column.counts).tolist()):
         try:
             header = read_image_header(column.get_bytes(image))
         except BadImage as error:
@@ -188,8 +187,7 @@ def _decode_one(images: EncodedImages, image: int, out: NDArray[Any], decoding: 
             data, box = images.column.get_bytes(image), (y, x, height, width)
             crop = decode_crop(data, decoding.form, box, ratio)
         else:
-            pixels = view_raw_pixels(images.column.get_view(image), decoding.raw_size)
-            crop = pixels[y : y + height, x : x + width]
+            crop = view_raw_pixels(images.column.get_view(image), decoding.raw_size)[y : y + height, x : x + width]
     if decoding.options.antialias:
         smooth = antialias.resize(crop.tobytes(), crop.shape[1::-1], decoding.size[::-1], is_bicubic=False)
         crop = np.frombuffer(smooth, np.uint8).reshape(*decoding.size, 3)

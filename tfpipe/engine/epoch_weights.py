@@ -54,8 +54,7 @@ class EpochWeights:
         candidates = np.flatnonzero(fractions)
         if not len(candidates):
             return candidates
-        key = key_of(WEIGHTS, self._seed, epoch)
-        candidates = candidates[permutation(key, len(candidates))]
+        candidates = candidates[permutation(key_of(WEIGHTS, self._seed, epoch), len(candidates))]
         ends = np.cumsum(fractions[candidates])
         # Systematic sampling: the fractions lie end to end on a line, and each multiple of a whole unit draws a record.
         # The line begins at random, but only where it meets the same number of multiples in every epoch.

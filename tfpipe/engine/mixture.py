@@ -54,8 +54,7 @@ def mix(weights: Mapping[str, float] | Mapping[os.PathLike[str], float]) -> Mixt
             f"A mixture must have files that are not compressed; those of {compressed.directory} are. `tfpipe reshard "
             "--opaque` writes them so that each record is packed on its own."
         )
-    have_labels = {bool(manifest.label_names) for manifest in manifests}
-    if len(have_labels) > 1:
+    if len({bool(manifest.label_names) for manifest in manifests}) > 1:
         without = next(manifest.directory for manifest in manifests if not manifest.label_names)
         raise ConfigError(f"All datasets of a mixture must have labels, or none; {without} has none.")
     return Mixture(manifests, tuple(float(weight) for weight in weights.values()))

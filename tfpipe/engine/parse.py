@@ -111,8 +111,7 @@ def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | Non
     """Copies payloads into one block, in `memory` if they fit; a payload of None is a record that is not whole."""
     sizes = np.array([len(payload or b"") for payload in payloads], np.int64)
     ends = np.cumsum(sizes)
-    num_bytes = int(ends[-1]) if len(ends) else 0
-    memory = take_memory(num_bytes, memory)
+    memory = take_memory(int(ends[-1]) if len(ends) else 0, memory)
     for payload, begin, end in zip(payloads, (ends - sizes).tolist(), ends.tolist(), strict=True):
         if payload:
             memory[begin:end] = np.frombuffer(payload, np.uint8)

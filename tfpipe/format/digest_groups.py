@@ -32,8 +32,7 @@ def list_duplicates(
     members = np.sort(np.array([at for group in groups for at in group], np.int64))
     of_shards = np.searchsorted(starts, members, side="right") - 1  # the last shard that begins at or before each
     records: dict[int, tuple[str, int, str]] = {}
-    cuts = np.flatnonzero(np.diff(of_shards, prepend=-1, append=-1)).tolist()
-    for begin, end in pairwise(cuts):
+    for begin, end in pairwise(np.flatnonzero(np.diff(of_shards, prepend=-1, append=-1)).tolist()):
         shard, rows = int(of_shards[begin]), members[begin:end].tolist()
         split, start = shards[shard][0], int(starts[shard])
         for at, path in zip(rows, read_paths(shard, [at - start for at in rows]), strict=True):

@@ -19,7 +19,6 @@ def join_manifests(manifests: Sequence[Manifest], folders: Sequence[str]) -> Man
     """Joins manifests into one. Each folder is relative to that of the first, "". The last has all class names."""
     first, last = manifests[0], manifests[-1]
     names = dict.fromkeys(name for manifest in manifests for name in manifest.splits)
-    fingerprints = [manifest.fingerprint for manifest in manifests]
     return replace(
         first,
         splits={name: _join_splits(name, manifests, folders, len(last.label_names)) for name in names},
@@ -34,7 +33,7 @@ def join_manifests(manifests: Sequence[Manifest], folders: Sequence[str]) -> Man
             sum(manifest.duplicates.across for manifest in manifests),
             sum(manifest.duplicates.dropped for manifest in manifests),
         ),
-        fingerprint=hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest(),
+        fingerprint=hashlib.sha256(json.dumps([manifest.fingerprint for manifest in manifests]).encode()).hexdigest(),
         layers=tuple(manifests),
     )
 
@@ -83,8 +82,7 @@ def _join_schemas(manifests: Sequence[Manifest]) -> Schema:
             raise FormatError(f"{manifest.directory} does not belong to its dataset: {reason}")
     specs = []
     for spec in manifests[0].schema.features:
-        shapes = {manifest.schema[spec.name].shape for manifest in manifests}
-        shape = spec.shape if len(shapes) == 1 else None
+        shape = spec.shape if len({manifest.schema[spec.name].shape for manifest in manifests}) == 1 else None
         specs.append(replace(spec, shape=shape, names=manifests[-1].schema[spec.name].names))
     return Schema(tuple(specs))
 

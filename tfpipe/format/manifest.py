@@ -103,8 +103,7 @@ class SplitInfo:
         stored = [shard.records for shard in self.shards]
         if self.chosen is None:
             return tuple(stored)
-        ends = np.searchsorted(self.chosen.numbers, np.cumsum(stored))
-        return tuple(np.diff(ends, prepend=0).tolist())
+        return tuple(np.diff(np.searchsorted(self.chosen.numbers, np.cumsum(stored)), prepend=0).tolist())
 
     @cached_property
     def bytes(self) -> int:

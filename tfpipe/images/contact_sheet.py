@@ -94,8 +94,7 @@ def _draw_tile(tile: Tile, side: int, num_lines: int) -> Image.Image:
 def color_mask(classes: Classes, size: tuple[int, int]) -> Image.Image:
     """Returns a mask, resized to a width and a height, with a palette whose color 0 is that of the background."""
     shown = resize_nearest(classes, size[::-1]).astype(np.int64)
-    indices = np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0)
-    image = Image.fromarray(indices.astype(np.uint8))
+    image = Image.fromarray(np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0).astype(np.uint8))
     image.putpalette([0, 0, 0, *_CLASS_COLORS.reshape(-1).tolist()])
     return image
 

@@ -87,8 +87,7 @@ def prepare_image(
         from tfpipe.images.masks import prepare_mask  # loads NumPy
 
         stored, fitted = (header.width, header.height), transcode.fit_size(*source.size, form)
-        prepared = prepare_mask(mask, stored, header.orientation, fitted, frame, form.max_pixels)
-        return replace(image, mask=prepared)
+        return replace(image, mask=prepare_mask(mask, stored, header.orientation, fitted, frame, form.max_pixels))
 
 
 def get_codec_versions() -> dict[str, str]:

@@ -258,8 +258,7 @@ def resize(image: Image.Image, size: tuple[int, int], extent: tuple[float, float
     """
     width, height = image.size if extent is None else extent
     if image.mode == "RGB":
-        pixels = antialias.resize(image.tobytes(), image.size, size, (width, height))
-        return Image.frombytes("RGB", size, pixels)
+        return Image.frombytes("RGB", size, antialias.resize(image.tobytes(), image.size, size, (width, height)))
     return image.resize(size, Image.Resampling.BICUBIC, box=(0.0, 0.0, width, height))
 
 

@@ -58,8 +58,7 @@ def decode(data: bytes, box: Sequence[int], out: Any, *, ratio: int = 1, max_pix
     if shape[:2] != reduce_box(box, ratio):
         raise ValueError(f"The array must have the size of the crop, got {shape[0]} x {shape[1]} for {tuple(box)}.")
     request = Request(*box, ratio=ratio, seeks=1, max_pixels=max_pixels)
-    memory = (ctypes.c_char * view.nbytes).from_buffer(view)
-    _call("tfpipe_decode", data, len(data), ctypes.byref(request), memory)
+    _call("tfpipe_decode", data, len(data), ctypes.byref(request), (ctypes.c_char * view.nbytes).from_buffer(view))
 
 
 def decode_resized(data: bytes, new_size: tuple[int, int], ratio: int = 1, max_pixels: int = MAX_PIXELS) -> bytes:

@@ -176,8 +176,7 @@ def decode_jpeg_crop(
     y, x, height, width = tf.unstack(crop_box)
     left = tf.minimum(x, _MARGIN)
     wide = left + width + tf.clip_by_value(image_width - x - width, 0, _MARGIN)  # a box beyond the edge stays so
-    window = tf.stack([y, x - left, height, wide])
-    image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3, ratio=ratio)
+    image = tf.io.decode_and_crop_jpeg(encoded, tf.stack([y, x - left, height, wide]), channels=3, ratio=ratio)
     # Slicing the pixels as a matrix of bytes takes a third of the time.
     rows = tf.reshape(image, tf.stack([height, 3 * wide]))
     columns = tf.slice(rows, tf.stack([0, 3 * left]), tf.stack([height, 3 * width]))

@@ -64,12 +64,11 @@ def list_engine_stages(plan: BatchPlan, maker: Maker) -> tuple[tuple[Stage, ...]
     made = "crops, resizes and converts the images" if source.has_images else "makes the arrays"
     order = "the records of a step are computed: the same for any number of hosts, from any step on"
     listing = order if config.training else "every record once, an equal share for each host"
-    form = describe_shapes(plan)
     stages = [
         Stage("list", steps.list_steps, listed, listing),
         Stage("read", steps.read, reading, "one call reads the records of a batch, each from its place"),
         Stage("decode", steps.decode, making, f"one call {made} of a batch", clocks=maker.clocks),
-        Stage("batch", steps.form, rows, form),
+        Stage("batch", steps.form, rows, describe_shapes(plan)),
         prefetch_batches(plan),
     ]
     if plan.host.epochs is not None:

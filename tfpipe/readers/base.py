@@ -237,8 +237,7 @@ def open_data(data: Data, split: str, config: PipelineConfig, host: Host, transf
     opened: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
     if isinstance(opened, Mixture):
         return serve_remotely(open_mixture(opened, split, config, host, transform))
-    plan = plan_batches(Source.from_manifest(opened, split), config, host)
-    return serve_remotely(open_maker(plan, transform))
+    return serve_remotely(open_maker(plan_batches(Source.from_manifest(opened, split), config, host), transform))
 
 
 def locate(maker: Maker, start_step: int) -> Position:

@@ -188,8 +188,7 @@ def _find_region(session: Any, bucket: str, region: str) -> str:
         answer = error.response
     except BotoCoreError:
         return region  # the first request says what is wrong
-    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return str(headers.get("x-amz-bucket-region", region))
+    return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region", region))
 
 
 def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Make:

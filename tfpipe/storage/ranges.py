@@ -51,8 +51,7 @@ class RangeReader:
         """Starts requests for ranges that will be read soon, each up to its `stop`."""
         check_not_forked(self._urls[0])
         with self._lock:
-            asked = sum(self._request(one)[1] for one in ranges)
-            self._drop_oldest(asked)
+            self._drop_oldest(sum(self._request(one)[1] for one in ranges))
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Reads ranges, all at once; new requests fetch up to `stop`. Returns fewer bytes at the end of an object."""

@@ -61,8 +61,7 @@ class Classifier:
 
         height, width = (tf.constant([getattr(one, side) for one in images], tf.int64) for side in ("height", "width"))
         files = tf.constant([image.encoded for image in images])
-        outputs = self._predict(image_bytes=files, height=height, width=width)
-        for row in outputs["probabilities"].numpy():
+        for row in self._predict(image_bytes=files, height=height, width=width)["probabilities"].numpy():
             # A stable sort prefers the lower one of equally probable labels, as the model does.
             labels = np.argsort(-row, kind="stable")[:top].tolist()
             yield [{"label": k, "label_name": self._names[k], "probability": float(row[k])} for k in labels]

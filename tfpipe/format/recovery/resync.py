@@ -106,8 +106,7 @@ def iterate_headers(reader: HashedReader, begin: int, end: int) -> Iterator[tupl
     """
     step = _FIRST_BYTES  # the next record is usually near
     while begin < end:
-        data = reader.peek(begin, min(step, end - begin) + HEADER_BYTES - 1)
-        for at, length in find_headers(data, reader.size):
+        for at, length in find_headers(reader.peek(begin, min(step, end - begin) + HEADER_BYTES - 1), reader.size):
             offset = begin + at
             if offset < end and offset + length + FRAME_BYTES <= reader.size:
                 yield offset, length

@@ -77,8 +77,7 @@ def propose(profile: PipelineProfile, bottleneck: Bottleneck) -> Iterator[Fix]:
 
 def write_anew(dataset: DatasetInfo, reason: str, demand: Demand, options: str = "") -> Fix:
     """Returns the fix that writes the records of a dataset anew."""
-    instruction = describe_rewrite(dataset, options)
-    return Fix(Effort.NEW_SHARDS, reason, demand, instruction=instruction, action="write_data")
+    return Fix(Effort.NEW_SHARDS, reason, demand, instruction=describe_rewrite(dataset, options), action="write_data")
 
 
 def describe_rewrite(dataset: DatasetInfo, options: str = "") -> str:

@@ -204,8 +204,7 @@ def profile_pipeline(
         larger = replace(config, batch_size=LARGE_BATCH)
         costs |= pipeline.try_larger_batches(build_stages(data, split, larger, customize=customize))
     storage_rate = profile.host.storage_bytes_per_second * profile.records_per_image
-    host = replace(profile.host, storage_bytes_per_second=storage_rate)
-    profile = replace(profile, option_costs=costs, host=host)
+    profile = replace(profile, option_costs=costs, host=replace(profile.host, storage_bytes_per_second=storage_rate))
     return replace(profile, buffers=find_buffers(profile, pipeline.built, element_bytes))
 
 

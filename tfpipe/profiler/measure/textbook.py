@@ -160,8 +160,7 @@ def record(dataset: Any, most: int = _ELEMENTS) -> tuple[list[Any], Run]:
         before = before if elements else HostTime.now()
         elements.append(element)
         num_bytes += count_bytes(element)
-        is_long = time.perf_counter() > before.at + _RECORD_S
-        if len(elements) == most or num_bytes > _RECORDED_BYTES or is_long:
+        if len(elements) == most or num_bytes > _RECORDED_BYTES or time.perf_counter() > before.at + _RECORD_S:
             break
     return elements, Run.since(before, len(elements) - 1, 1)
 

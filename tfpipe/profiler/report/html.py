@@ -72,14 +72,13 @@ def _list_key_figures(report: Report) -> list[tuple[str, str, str]]:
     profile, host = report.profile, report.profile.host
     cpu, storage = profile.cpu_limit, profile.storage_limit
     cores = human_count(host.cores, "core")
-    memory = f"at most, of {human_bytes(host.memory_limit_bytes)}"
     figures = [
         *([("Required", human_rate(report.profile.step.required_rate), "images/s")] if profile.step.has_steps else []),
         ("This pipeline", human_rate(profile.images_per_second), "images/s"),
         ("CPU allows", human_rate(cpu), "" if cpu == float("inf") else f"images/s on {cores}"),
         ("Storage allows", *(("–", "not measured") if storage is None else (human_rate(storage), "images/s"))),
         ("First batch", f"{profile.first_batch_s:.1f} s", "from the start"),
-        ("Memory", human_bytes(host.peak_memory_bytes), memory),
+        ("Memory", human_bytes(host.peak_memory_bytes), f"at most, of {human_bytes(host.memory_limit_bytes)}"),
     ]
     if report.price_per_day is not None:
         figures.append(("Price of idle time", f"{report.price_per_day:,.2f}", "a day"))
