@@ -77,10 +77,8 @@ def test_a_wrong_payload_is_named() -> None:
 
 def test_a_huge_length_takes_no_memory() -> None:
     data = zlib.compress(record_header(2**60) + bytes(1000))
-    with pytest.raises(
-        FormatError, match=r"must have at most 67,108,864 bytes of payload, got 1,152,921,504,606,846,976"
-    ):
-        list(scan_compressed(io.BytesIO(data), "ZLIB"))
+    message = "must have at most 67,108,864 bytes of payload, got 1,152,921,504,606,846,976"
+    assert message in refusal(FormatError, list, scan_compressed(io.BytesIO(data), "ZLIB"))
     bomb = zlib.compress(record_header(MAX_RECORD_BYTES) + bytes(30 << 20))  # 30 MB of zeros in 30 KB
     with peak_memory() as peak:
         with pytest.raises(FormatError, match=r"Record 0 at byte 0 of the unpacked data is cut off"):

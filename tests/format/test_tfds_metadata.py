@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tfpipe
 from tests.integrity.damaged import framed
+from tests.refusals import refusal
 from tfpipe import fields
 from tfpipe.errors import ConfigError
 from tfpipe.format import tfds_metadata as written
@@ -163,30 +164,20 @@ def test_names_that_would_not_survive_are_left_out(name, caplog):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "legal"),
-    [
-        ("flowers", "flowers"),
-        ("Flowers-5!", "flowers_5"),
-        ("2024", "dataset_2024"),
-        ("", "dataset"),
-        ("Blüte", "bl_te"),
-    ],
-)
-def test_dataset_names(name, legal):
-    assert written.dataset_name(replace(manifest({}), name=name)) == legal
+def test_dataset_names():
+    names = ["flowers", "Flowers-5!", "2024", "", "Blüte"]
+    legal = ["flowers", "flowers_5", "dataset_2024", "dataset", "bl_te"]
+    assert [written.dataset_name(replace(manifest({}), name=name)) for name in names] == legal
 
 
-@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
-def test_names_that_cannot_nest(names):
-    schema = Schema(tuple(FeatureSpec(name, "int64", ()) for name in names))
-    with pytest.raises(ConfigError, match="cannot"):
-        written.features_json(manifest({}, schema=schema))
-
-
-def test_raw_pixels_need_their_side():
-    with pytest.raises(ConfigError, match="Raw images need `square`, their side in pixels, got None"):
-        written.features_json(manifest({}, {"encoding": "raw"}))
+def test_names_that_cannot_nest_and_raw_pixels_without_their_side():
+    for names in (("a", "a/b"), ("a/b", "a")):
+        schema = Schema(tuple(FeatureSpec(name, "int64", ()) for name in names))
+        assert "cannot" in refusal(ConfigError, written.features_json, manifest({}, schema=schema))
+    raw = manifest({}, {"encoding": "raw"})
+    assert "Raw images need `square`, their side in pixels, got None" in refusal(
+        ConfigError, written.features_json, raw
+    )
 
 
 def test_tensors_and_text_are_read(tmp_path):
