@@ -58,8 +58,7 @@ def open_batches(source: Manifest, config: PipelineConfig, **options: Any) -> Nu
 
 
 def get_file(batches: NumpyBatches) -> CacheFile:
-    cache: CacheFile = batches._maker._cache
-    return cache
+    return batches._maker._cache
 
 
 def check_equal(got: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -330,10 +329,9 @@ def test_a_damaged_record_of_the_source(source: Manifest, tmp_path: Path) -> Non
 
 def test_what_a_cache_in_files_excludes(source: Manifest, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError) as caught:
-        open_batches(source, config_of(tmp_path / "file" / "cache"))
-    assert str(caught.value).startswith(f"Could not open the cache {tmp_path}/file/cache/")
-    assert str(caught.value).endswith(": Not a directory. Give another `cache_dir`.")
+    found = refusal(DataError, open_batches, source, config_of(tmp_path / "file" / "cache"))
+    assert found.startswith(f"Could not open the cache {tmp_path}/file/cache/")
+    assert found.endswith(": Not a directory. Give another `cache_dir`.")
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
     assert refusal(ConfigError, open_batches, source, config_of(tmp_path / "cache", "decoded")) == (
         f"The cache of 'train' of {source.directory} needs 63.9 KB in {tmp_path}/cache, and 2.0 KB are free there. "

@@ -169,11 +169,7 @@ def test_a_transform_gets_the_images_of_both(source: Manifest, tmp_path: Path) -
 
 
 def test_a_damaged_image_is_named(tmp_path: Path) -> None:
-    schema = {"photo": fields.Image(), "classes": fields.Mask()}
-    sizes = [make_pixels(k, 0).shape[1::-1] for k in range(4)]
-    records = [{"photo": make_file(k, 0, "JPEG"), "classes": make_mask(k, sizes[k])} for k in range(4)]
-    tfpipe.write(records, str(tmp_path / "out"), schema, num_shards=1, workers=0)
-    broken = tfpipe.load_manifest(str(tmp_path / "out"))
+    broken = write_records(tmp_path / "out", "masks")
     config = config_of(tmp_path / "cache", "decoded", training=False, extra_features=("image/mask",))
     for folder, augment in ((config.cache_dir, "host"), (None, "device")):
         maker = open_one(broken, replace(config, cache_dir=folder, augment=augment))

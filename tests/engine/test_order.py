@@ -29,12 +29,8 @@ epochs = st.integers(0, 10)
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
     records = draw(st.integers(1, 400))
-    return Order(
-        records,
-        batch_size=draw(st.integers(1, min(records, 40))),
-        block_records=draw(st.integers(1, 20)),
-        seed=draw(st.integers(-(2**63), 2**64 - 1)),
-    )
+    batch_size, block_records = draw(st.integers(1, min(records, 40))), draw(st.integers(1, 20))
+    return Order(records, batch_size, block_records, seed=draw(st.integers(-(2**63), 2**64 - 1)))
 
 
 def list_epoch(order: Order, epoch: int) -> np.ndarray:
@@ -117,10 +113,7 @@ def plain_permuted(size: int, key: int) -> list[int]:
 
 def plain_hash(key: int, number: int) -> int:
     """Hashes a number to 63 bits with the last step of the mixing alone."""
-    z = (number * 0x9E3779B97F4A7C15 + key) % 2**64
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-    return (z ^ (z >> 31)) >> 1
+    return plain_mix((number - 1) * 0x9E3779B97F4A7C15 + key) >> 1
 
 
 def plain_network(size: int, key: int, number: int) -> int:

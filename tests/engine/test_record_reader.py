@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.beam_jobs.commands import run_python
-from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.datasets import make_dataset, read_payloads
 from tests.beam_jobs.images import write_files
 from tests.flipped_bit import flip_bit
 from tests.integrity.damaged import framed
@@ -34,7 +34,6 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.fields import Values
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.tfrecord import scan_records
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -53,17 +52,8 @@ def reader_of(folder: Path | str, split: str = "train") -> RecordReader:
     return RecordReader(str(folder), load_manifest(str(folder)), split)
 
 
-def payloads(folder: Path, split: str = "train") -> list[bytes]:
-    """Every record by scanning the shards, without an index."""
-    payloads_of_files = []
-    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
-        with path.open("rb") as file:
-            payloads_of_files += [payload for _, payload in scan_records(file)]
-    return payloads_of_files
-
-
 def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> None:
-    expected = payloads(small_dataset)
+    expected = read_payloads(small_dataset)  # without an index
     with reader_of(small_dataset) as reader:
         assert len(reader) == len(expected) == 12
         assert [reader.read_payload(i) for i in range(12)] == expected
@@ -97,7 +87,7 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
     reader.close()
     if before:
         assert len(os.listdir("/proc/self/fd")) == before
-    assert reader.read_payload(0) == payloads(small_dataset)[0]
+    assert reader.read_payload(0) == read_payloads(small_dataset)[0]
     reader.close()
 
 

@@ -32,10 +32,7 @@ def test_a_split_is_seekable_if_all_of_its_jpegs_are(seekable_jpegs: int, seekab
     split = replace(SPLIT, seekable_jpegs=seekable_jpegs)
     stored = StoredImages.from_manifest(replace(MANIFEST, splits={"train": split}, foreign=foreign), "train")
     assert stored == StoredImages(frozenset({"JPEG", "PNG"}), None, seekable)
-
-
-def test_pngs_alone_are_not_seekable() -> None:
-    split = replace(SPLIT, formats={"PNG": 4}, seekable_jpegs=0)
+    split = replace(SPLIT, formats={"PNG": 4}, seekable_jpegs=0)  # PNGs alone are not
     assert not StoredImages.from_manifest(replace(MANIFEST, splits={"train": split}), "train").seekable
 
 

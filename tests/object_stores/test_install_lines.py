@@ -58,8 +58,7 @@ def tfpipe(extras: str, *args: object, **environment: str) -> str:
 def run_all(extras: str, *commands: list[object]) -> list[str]:
     """Runs several commands of tfpipe in one process, and returns what each prints."""
     words = json.dumps([list(map(str, command)) for command in commands])
-    outputs: list[str] = json.loads(run(extras, "-c", COMMANDS, words).splitlines()[-1])
-    return outputs
+    return json.loads(run(extras, "-c", COMMANDS, words).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -309,9 +309,8 @@ def test_without_the_package(monkeypatch) -> None:
 def test_credentials_that_cannot_be_renewed_are_one_sentence(google: Google, monkeypatch, tmp_path: Path) -> None:
     expired = Mock(config={}, side_effect=RuntimeError("Reauthentication is needed. Please log in."))
     monkeypatch.setattr(buckets, "_answer_emulator", buckets._Renewed(expired))
-    sentence = r"^The credentials for gs://data cannot be used: Reauthentication is needed\. Please log in\.$"
-    with pytest.raises(DataError, match=sentence):
-        Store("gs", retries=HASTY).check("gs://data/a")
+    sentence = "The credentials for gs://data cannot be used: Reauthentication is needed. Please log in."
+    assert refusal(DataError, Store("gs", retries=HASTY).check, "gs://data/a") == sentence
 
 
 def test_parts_have_an_end(cloud: Cloud, store: Store, monkeypatch) -> None:
@@ -443,9 +442,8 @@ def test_files_on_hugging_face(hub: HubServer) -> None:
 def test_what_is_not_on_hugging_face_is_a_sentence(hub: HubServer, monkeypatch) -> None:
     with pytest.raises(FileNotFoundError):
         file_io.read_whole(f"{HUB}/none")
-    message = r"^There is no dataset hf://datasets/me/none, or these credentials may not see"
-    with pytest.raises(DataError, match=message):
-        verify("hf://datasets/me/none", VerifyConfig(workers=0))
+    message = "There is no dataset hf://datasets/me/none, or these credentials may not see"
+    assert refusal(DataError, verify, "hf://datasets/me/none", VerifyConfig(workers=0)).startswith(message)
     stores.configure()
     with pytest.raises(DataError, match=r"^A dataset on Hugging Face is named hf://datasets/OWNER/NAME, got hf://me/x"):
         verify("hf://me/x", VerifyConfig(workers=0))

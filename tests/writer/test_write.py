@@ -388,9 +388,8 @@ def test_names_of_a_manifest_are_checked(tmp_path: Path) -> None:
     assert manifest_json.dumps(manifest_json.loads(text)) == text
     with pytest.raises(FormatError, match=r"the names of classes must be different, got 'red' twice\.$"):
         manifest_json.loads(text.replace('"round"', '"red"', 1))
-    message = r"label_counts\.tags must be at most 3 counts, each at most 12, got \[13\]\.$"
-    with pytest.raises(FormatError, match=message):
-        manifest_json.loads(text.replace("[9, 6, 3]", "[13]"))
+    message = "label_counts.tags must be at most 3 counts, each at most 12, got [13]."
+    assert refusal(FormatError, manifest_json.loads, text.replace("[9, 6, 3]", "[13]")).endswith(message)
     assert manifest_json.loads(text.replace('"label_counts"', '"unknown"')).splits["train"].label_counts == {}
     sentence = "Feature 'x': `names` belong to values of int64, got values float."
     assert refusal(ConfigError, FeatureSpec, "x", "float", None, names=("a",)) == sentence

@@ -15,10 +15,9 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 
 
 def refused(source: Path, output: Path, **options: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        make_dataset(source, output, **options)
+    message = refusal(DataError, make_dataset, source, output, **options)
     assert not (output / "manifest.json").exists()
-    return str(caught.value)
+    return message
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from tests.beam_jobs.datasets import (
     refuse_source,
 )
 from tests.beam_jobs.images import make_jpeg, write_files
+from tests.beam_jobs.test_masks import read_masks
 from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, TfpipeError
-from tfpipe.format.schema import IMAGE_FILENAME, IMAGE_MASK, FeatureSpec
-from tfpipe.images.masks import read_mask
+from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
 
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}]
 
@@ -222,12 +222,6 @@ SQUARE = [[2, 2, 12, 2, 12, 12, 2, 12]]
 def write_shapes(folder: Path, *annotations: dict[str, Any], names: tuple[str, ...] = ("a.jpg", "b.jpg")) -> Path:
     write_files(folder, {name: make_jpeg(k, size=(40, 20)) for k, name in enumerate(names)})
     return write_instances(folder / "a.json", *annotations, names=names)
-
-
-def read_masks(output: Path) -> dict[str, np.ndarray]:
-    return {
-        record[IMAGE_FILENAME][0].decode(): read_mask(record[IMAGE_MASK][0], 1000) for record in read_records(output)
-    }
 
 
 def test_segmentations_become_masks(tmp_path: Path) -> None:
@@ -479,9 +473,8 @@ def test_other_forms_of_the_same_file(path: Path) -> None:
 )
 def test_a_damaged_file_is_refused(path: Path, data: bytes, reason: str) -> None:
     path.write_bytes(data)
-    with pytest.raises(DataError) as caught:
-        list(iterate_objects(str(path), {"x"}))
-    assert str(caught.value) == f"{path} is not a valid JSON object in UTF-8 ({reason})."
+    found = refusal(DataError, list, iterate_objects(str(path), {"x"}))
+    assert found == f"{path} is not a valid JSON object in UTF-8 ({reason})."
 
 
 def test_limits_of_a_value_are_kept(path: Path, monkeypatch) -> None:
