@@ -37,15 +37,9 @@ class Maker:
 
     def png(self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes) -> bytes:
         """Returns a PNG written by hand, with `chunks` before the image data."""
-        header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
-        data = zlib.compress(b"".join(b"\0" + row for row in rows))
-        return (
-            b"\x89PNG\r\n\x1a\n"
-            + self.chunk(b"IHDR", header)
-            + b"".join(chunks)
-            + self.chunk(b"IDAT", data)
-            + self.chunk(b"IEND", b"")
-        )
+        header = self.chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0))
+        data = self.chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
+        return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + data + self.chunk(b"IEND", b"")
 
     def exif(self, orientation: int, order: str = "<") -> bytes:
         magic = b"II*\0" if order == "<" else b"MM\0*"
@@ -62,19 +56,11 @@ def make() -> Maker:
 def tf_jpeg() -> Callable[..., Pixels]:
     import tensorflow as tf
 
-    def decode(data: bytes, channels: int = 3) -> Pixels:
-        result: Pixels = tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE").numpy()
-        return result
-
-    return decode
+    return lambda data, channels=3: tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE").numpy()
 
 
 @pytest.fixture(scope="session")
 def tf_png() -> Callable[..., Pixels]:
     import tensorflow as tf
 
-    def decode(data: bytes, channels: int = 3) -> Pixels:
-        result: Pixels = tf.io.decode_png(data, channels=channels).numpy()
-        return result
-
-    return decode
+    return lambda data, channels=3: tf.io.decode_png(data, channels=channels).numpy()

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tests.fuzz.mutate import change
 from tests.images.tiff import BEGIN, write_planes, write_tiff
@@ -226,8 +226,7 @@ def test_rare_samples_of_more_than_8_bits_are_refused(make: Any) -> None:
         sentence = "samples of 32 bits, whose white nobody knows; save them with 8 or 16 bits"
         assert reason(make.save(samples, "TIFF")) == sentence
     gray_alpha = make.png((1, 1), 16, 4, [bytes(4)])
-    sentence = "a PNG of 16-bit gray with alpha, which is not read; save it with 8 bits a sample"
-    assert reason(gray_alpha) == sentence
+    assert reason(gray_alpha) == "a PNG of 16-bit gray with alpha, which is not read; save it with 8 bits a sample"
     assert prepare_image(gray_alpha, KEEP, plain=True).encoded == gray_alpha
     sentence = "a TIFF of 16-bit samples in separate planes, which is not read; save it with interleaved samples"
     assert reason(write_planes([bytes(12)] * 3, (3, 2))) == sentence
@@ -252,21 +251,14 @@ def test_exif_orientation_turns_pixels_and_boxes(make: Any, orientation: int, ki
     if kind in ("JPEG", "PNG") and orientation == 1:
         assert got.encoded == data
     assert (got.height, got.width) == ((96, 64) if orientation >= 5 else (64, 96))
-    red = np.asarray(Image.open(io.BytesIO(got.encoded)).convert("RGB"))[:, :, 0] > 128
+    stored = Image.open(io.BytesIO(got.encoded))
+    red = np.asarray(stored.convert("RGB"))[:, :, 0] > 128
     rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
-    box_in_pixels = (
-        columns[0] / got.width,
-        rows[0] / got.height,
-        (columns[-1] + 1) / got.width,
-        (rows[-1] + 1) / got.height,
-    )
-    assert got.boxes[0] == pytest.approx(box_in_pixels, abs=1e-12)
-    assert Image.open(io.BytesIO(got.encoded)).getexif().get(274, 1) == 1
-    # Pillow turns it in the same way.
-    from PIL import ImageOps
-
-    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    assert is_close(Image.open(io.BytesIO(got.encoded)).convert("RGB"), upright)
+    corners = np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+    assert got.boxes[0] == pytest.approx(corners / (got.width, got.height, got.width, got.height), abs=1e-12)
+    assert stored.getexif().get(274, 1) == 1
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")  # Pillow turns it in the same way
+    assert is_close(stored.convert("RGB"), upright)
     small = prepare_image(data, ImageForm(resize_short=16), boxes=[box])
     assert (small.height, small.width) == ((24, 16) if orientation >= 5 else (16, 24))
     assert small.boxes == got.boxes

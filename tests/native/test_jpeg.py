@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.native.conftest import Draw
 from tests.native.jpeg_writer import Options, draw_jpeg, draw_waves, make_dc_overflow
+from tests.refusals import refusal
 from tfpipe.images import seekable
 from tfpipe.native.jpeg import BadJpeg, UnsupportedJpeg, check, decode, make_seekable, reduce_box
 
@@ -88,13 +89,11 @@ def test_bytes_that_are_no_image(draw_jpeg: Draw) -> None:
         (good[:-300] + b"\xff\xd9" + good[-298:], "its image data is damaged"),
     ):
         for function in (check, make_seekable, lambda data: decode(data, (0, 0, 64, 64), result)):
-            with pytest.raises(BadJpeg, match=f"^{reason}$"):
-                function(data)
+            assert refusal(BadJpeg, function, data) == reason
     decode(good[:-200], (0, 0, 8, 8), result[:8, :8].copy())  # what the crop needs is there
     pixel = np.empty((1, 1, 3), np.uint8)
     for function in (check, lambda data, max_pixels: decode(data, (0, 0, 1, 1), pixel, max_pixels=max_pixels)):
-        with pytest.raises(BadJpeg, match=r"^64 x 64 pixels are more than the 4095 allowed$"):
-            function(good, max_pixels=4095)
+        assert refusal(BadJpeg, function, good, max_pixels=4095) == "64 x 64 pixels are more than the 4095 allowed"
 
 
 def test_arrays_that_do_not_fit(draw_jpeg: Draw) -> None:
@@ -104,8 +103,7 @@ def test_arrays_that_do_not_fit(draw_jpeg: Draw) -> None:
     for wrong in (np.empty((4, 4), np.uint8), np.empty((4, 4, 3), np.float32), np.empty((4, 8, 3), np.uint8)[:, ::2]):
         with pytest.raises(ValueError, match=r"^The array must be writable, uint8 \[height, width, 3\] in C order"):
             decode(data, (0, 0, 8, 8), wrong)
-    with pytest.raises(ValueError, match="writable"):
-        decode(data, (0, 0, 8, 8), read_only)
+    assert "writable" in refusal(ValueError, decode, data, (0, 0, 8, 8), read_only)
     with pytest.raises(ValueError, match=r"^The array must have the size of the crop, got 4 x 4 for \(0, 0, 8, 8\)\.$"):
         decode(data, (0, 0, 8, 8), np.empty((4, 4, 3), np.uint8))
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fuzz.mutate import change
 from tests.integrity.damaged import framed
+from tests.refusals import refusal
 from tfpipe.engine.parse import RecordBlock, parse_records
 from tfpipe.engine.record_reader import plan_spans
 from tfpipe.errors import FormatError
@@ -17,6 +18,7 @@ from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import mask_crc
 from tfpipe.native import records
 
+LEAVES = "A span leaves the block."
 SIZES = [*range(40), 255, 256, 257, 300, 767, 768, 769, 1200, 2304, 5000]
 
 
@@ -76,19 +78,15 @@ def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
     assert found.tolist() == [False] * len(whole) + [True]
 
 
-@pytest.mark.parametrize("span", [[0, 0, 11, 0], [0, 0, 1, 10], [0, 0, -1, 0], [0, -1, 1, 0], [0, 0, 1, -1]])
-def test_a_span_that_leaves_the_block_is_refused(span: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"^A span leaves the block\.$"):
-        records.read_records(np.array([span], np.int64), np.empty((0, 2), np.int64), np.empty(10, np.uint8))
-
-
-@pytest.mark.parametrize("place", [[0, 11], [11, 0], [-1, 2], [2, -1], [2**62, 2**62]])
-def test_a_record_that_leaves_the_block_is_refused(place: list[int]) -> None:
-    block, places = np.zeros(10, np.uint8), np.array([place], np.int64)
-    with pytest.raises(ValueError, match=r"^A span leaves the block\.$"):
-        records.read_records(np.empty((0, 4), np.int64), places, block)
-    with pytest.raises(ValueError, match=r"^A span leaves the block\.$"):
-        records.parse_examples(block, places)
+def test_a_span_or_a_record_that_leaves_the_block_is_refused() -> None:
+    block, none = np.zeros(10, np.uint8), np.empty((0, 4), np.int64)
+    for span in ([0, 0, 11, 0], [0, 0, 1, 10], [0, 0, -1, 0], [0, -1, 1, 0], [0, 0, 1, -1]):
+        spans = np.array([span], np.int64)
+        assert refusal(ValueError, records.read_records, spans, none[:, :2].copy(), block) == LEAVES
+    for place in ([0, 11], [11, 0], [-1, 2], [2, -1], [2**62, 2**62]):
+        places = np.array([place], np.int64)
+        assert refusal(ValueError, records.read_records, none, places, block) == LEAVES
+        assert refusal(ValueError, records.parse_examples, block, places) == LEAVES
 
 
 def test_tables_of_another_form_are_refused() -> None:
