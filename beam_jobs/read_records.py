@@ -3,8 +3,6 @@
 A worker lists blocks of adjacent records, and Beam distributes them. So the graph is small for datasets of any size.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

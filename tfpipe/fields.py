@@ -3,8 +3,6 @@
 schema = {"image": tfpipe.fields.Image(), "label": tfpipe.fields.Label(("cat", "dog")), "caption": tfpipe.fields.Text()}
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

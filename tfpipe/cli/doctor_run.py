@@ -3,8 +3,6 @@
 Nothing here connects to a TPU, since that starts a machine that is paid by the minute.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import math

@@ -1,7 +1,5 @@
 """Adds a column that a function makes out of the records: `tfpipe.add_column`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

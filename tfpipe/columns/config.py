@@ -1,7 +1,5 @@
 """The options of a column; loads neither DuckDB nor PyArrow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """Reads the files of a dataset, each by itself: the manifest of one folder, the catalog, columns, views."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

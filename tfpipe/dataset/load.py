@@ -1,7 +1,5 @@
 """The manifest of a finished dataset, from a local disk or an object store."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from typing import TypeVar

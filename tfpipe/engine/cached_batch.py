@@ -4,8 +4,6 @@ Images are decoded whole into the cache, and cropped from it. Images that do not
 cache. Images that a file lacks are first resized like those that it has, and then cropped, so the pixels are the same.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

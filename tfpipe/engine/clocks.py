@@ -3,8 +3,6 @@
 Threads run phases at the same time, so the sum of the wall times may be more than the time that passed.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator

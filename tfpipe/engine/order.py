@@ -20,8 +20,6 @@ rows of every batch, so the global batches are the same for any number of hosts.
 `tfpipe.system.hash_permutation`, the same on every machine, so that a checkpoint stays valid.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Decodes all pixels or a crop of a stored image to an array, or reads its header alone."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The exceptions for refused images, and the check of a size against the limit."""
 
-from __future__ import annotations
-
 
 class BadImage(Exception):
     """An image that cannot be stored. A job puts it into quarantine and goes on."""

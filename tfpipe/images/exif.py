@@ -1,7 +1,5 @@
 """Reads the EXIF orientation tag without trusting the file, and applies it to pixels, boxes and masks."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 

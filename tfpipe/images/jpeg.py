@@ -1,7 +1,5 @@
 """Reads JPEG headers, and decodes with checks, since Pillow hides libjpeg's warnings."""
 
-from __future__ import annotations
-
 import functools
 import io
 import re

@@ -1,7 +1,5 @@
 """Masks of images: gray PNGs of 8 or 16 bits, from which every decoder reads the same classes."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

@@ -3,8 +3,6 @@
 They are read only once, to be converted, so this code aims at right pixels and not at speed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import re

@@ -1,7 +1,5 @@
 """Reads PNG chunks; checks their checksums and that image data is complete, as libpng does and Pillow does not."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

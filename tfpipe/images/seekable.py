@@ -3,8 +3,6 @@
 An MCU is the unit in which a JPEG is coded, 8 x 8 up to 32 x 32 pixels.
 """
 
-from __future__ import annotations
-
 from tfpipe.images.errors import BadImage
 from tfpipe.native import jpeg
 

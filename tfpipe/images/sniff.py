@@ -1,7 +1,5 @@
 """Recognizes the format of an image file by its content; its name is only checked against the result."""
 
-from __future__ import annotations
-
 from tfpipe.images.errors import BadImage
 
 # The names of formats in messages.

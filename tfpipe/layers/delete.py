@@ -1,7 +1,5 @@
 """Hides records of a dataset by their names. Their bytes stay until `tfpipe reshard` writes a dataset without them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

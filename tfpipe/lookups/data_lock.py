@@ -1,7 +1,5 @@
 """The lock of a run: the records, their order and the options that decide its batches, saved in its `run.json`."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The records of a step, with their crops, and the steps at which a record is read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The input pipeline of one host: the engine's, which makes each step's batch, or the textbook's of single records."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import replace

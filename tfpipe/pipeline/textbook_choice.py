@@ -1,7 +1,5 @@
 """The choice between the engine and the textbook pipeline. It loads no TensorFlow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig, TfDataOptions

@@ -1,7 +1,5 @@
 """Tries fixes one by one, in alternating runs with the best options so far, and keeps those that gain enough."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace

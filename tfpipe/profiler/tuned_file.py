@@ -1,7 +1,5 @@
 """The file that `tfpipe profile --apply` writes: options, and a table `tuned` with the host and data they fit."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """The thumbnails of records, for `tfpipe inspect --show` and `--page`, and for datasets and readers in a notebook."""
 
-from __future__ import annotations
-
 import base64
 import html
 import math

@@ -3,8 +3,6 @@
 On a disk a lock keeps others out. In a bucket the catalog is replaced only if it is still the one that was read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 count_record(stats, features, schema=schema)    # the features before they are encoded, or as they are decoded
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

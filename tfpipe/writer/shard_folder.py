@@ -3,8 +3,6 @@
 A shard appears under its name when it is complete, then its index, and the row about it last.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The files are gathered in a folder beside the output, which is renamed at the en
 dataset or nothing, and the same call completes a run that was killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

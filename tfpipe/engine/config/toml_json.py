@@ -1,7 +1,5 @@
 """Options as a TOML or JSON file, and back. An error says what is wrong in a file, and where."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

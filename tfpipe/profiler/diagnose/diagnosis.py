@@ -1,7 +1,5 @@
 """Turns a profile into a report: the bottleneck, and the fixes with their predicted rates, best first. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measures an image's processor time with the current config and with changed options or data, on a few records."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import tempfile

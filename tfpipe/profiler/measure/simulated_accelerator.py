@@ -4,8 +4,6 @@ A plain loop takes a batch, and then computes. Keras' `fit` takes the batch of t
 and no other batch until the device has begun that step: a wait that is shorter than the step costs no idle time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
