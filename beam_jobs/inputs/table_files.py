@@ -278,10 +278,9 @@ def _read_parquet(file: Any, source: TableFile) -> Iterator[tuple[int, ReadRow]]
             names = table.schema_arrow.names
             for field in table.schema_arrow if {source.columns.image_column or "image", "images"} & {*names} else ():
                 parquet_rows.check_type(field, source.path)
-            batches = parquet_rows.read_batches(table, file, range(table.num_row_groups), None, budget)
             rows = (
                 dict(zip(names, cells, strict=True))
-                for batch in batches
+                for batch in parquet_rows.read_batches(table, file, range(table.num_row_groups), None, budget)
                 for cells in zip(*map(parquet_rows.list_cells, batch.columns), strict=True)
             )
         yield from enumerate(rows, start=1)

@@ -274,9 +274,8 @@ def _make_records(
     """Yields the values of a shard's records, defaults for hidden ones, and saves notes on which records have one."""
     default, shard = make_default(form, config.default), shards[number]
     notes = np.full(shard.records, _MISSING)
-    entries = zip(shard.chosen.tolist(), make(shard.split, shard.number), strict=True)
     done = 0
-    for row, (label, values) in entries:
+    for row, (label, values) in zip(shard.chosen.tolist(), make(shard.split, shard.number), strict=True):
         if values is None and config.missing == "error":
             raise DataError(
                 f"Record {row} of shard {number} of {shard.split!r} has no value. Give it one, or set `missing` to "

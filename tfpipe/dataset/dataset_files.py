@@ -188,8 +188,7 @@ def list_unnamed(directory: str, catalog: Catalog, listing: Collection[str] = ()
 
 def check_links(directory: str) -> None:
     """Refuses to change a dataset that contains links to other folders."""
-    folders = (file_names.INDEX_DIR, file_names.COLUMNS_DIR, file_names.LAYERS_DIR, VIEWS_DIR)
-    file_io.refuse_links(directory, folders)
+    file_io.refuse_links(directory, (file_names.INDEX_DIR, file_names.COLUMNS_DIR, file_names.LAYERS_DIR, VIEWS_DIR))
 
 
 def check_readable(directory: str) -> None:

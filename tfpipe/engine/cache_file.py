@@ -280,8 +280,7 @@ def open_cache_file(plan: BatchPlan) -> CacheFile:
             f"The cache of {plan.source.name} needs {human_bytes(needed)} in {folder}, and "
             f"{human_bytes(free)} are free there. {advice} or give another `cache_dir`."
         )
-    chosen = None if info.chosen is None else info.chosen.numbers
-    return CacheFile(path, key, info.stored_records, chosen)
+    return CacheFile(path, key, info.stored_records, None if info.chosen is None else info.chosen.numbers)
 
 
 def is_filled(plan: BatchPlan) -> bool:

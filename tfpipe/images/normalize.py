@@ -177,7 +177,6 @@ def _judge(source: _InputImage, form: ImageForm) -> bool:
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
     """Makes a JPEG seekable without loss, which also checks it as `judge` does; returns False for a rare kind."""
     assert isinstance(source.header, jpeg.JpegHeader)
-    size = source.size
     try:
         transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
     except BadImage:
@@ -187,7 +186,7 @@ def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
         return False
     source.data = transcoded
     source.header = jpeg.read_header(source.data, form.max_pixels)
-    if (source.header.width, source.header.height) != size:
+    if (source.header.width, source.header.height) != source.size:
         raise BadImage(jpeg.SIZES_DIFFER)
     source.changed = (*source.changed, "made_seekable")
     return True

@@ -105,12 +105,9 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     image = open_plugin(data, kind)
     check_size(*image.size, max_pixels)
     tags: Any = getattr(image, "tag_v2", {})
-    if kind == "tiff":
-        orientation = tags.get(_TIFF_ORIENTATION, 1)
-        orientation = orientation if orientation in range(1, 9) else 1
-    else:
-        orientation = read_orientation(image.info.get("exif") or b"")
     upright = kind == "tiff"
+    orientation = tags.get(_TIFF_ORIENTATION, 1) if upright else read_orientation(image.info.get("exif") or b"")
+    orientation = orientation if orientation in range(1, 9) else 1
     width, height = image.size if not (upright and orientation >= 5) else image.size[::-1]
     return OpenedImage(
         image=image,

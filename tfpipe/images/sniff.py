@@ -27,14 +27,10 @@ IMAGE_ENDINGS = frozenset(_EXTENSIONS)
 _MAGIC = (
     (b"\xff\xd8\xff", "jpeg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
-    (b"GIF87a", "gif"),
-    (b"GIF89a", "gif"),
+    ((b"GIF87a", b"GIF89a"), "gif"),
     (b"BM", "bmp"),
-    (b"II*\0", "tiff"),
-    (b"MM\0*", "tiff"),
-    (b"II+\0", "tiff"),
-    (b"MM\0+", "tiff"),
-    *((b"P%d" % digit, "ppm") for digit in range(1, 7)),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "tiff"),
+    (tuple(b"P%d" % digit for digit in range(1, 7)), "ppm"),
 )
 
 _REFUSED = (

@@ -218,8 +218,7 @@ def augment_images(plan: BatchPlan) -> Stage:
             sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
             crop_box, flip = choose_crop(plan.decoded_size, (sizes[0], sizes[1]) if sizes else None, seed, config)
             image = crop(image, crop_box)
-        used = ("image", "flip", "height", "width")
-        others = {name: value for name, value in features.items() if name not in used}
+        others = {name: value for name, value in features.items() if name not in ("image", "flip", "height", "width")}
         return {**others, "image": augment_on_host(image, flip, config)}
 
     def apply(images: tf.data.Dataset) -> tf.data.Dataset:

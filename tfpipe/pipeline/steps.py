@@ -173,8 +173,7 @@ class _Steps:
         """Replaces each element by a token for its records."""
 
         def call(element: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            token = tf.numpy_function(self._read, [element], tf.int64, name=CALL_NAME)
-            return tf.ensure_shape(token, []), element
+            return tf.ensure_shape(tf.numpy_function(self._read, [element], tf.int64, name=CALL_NAME), []), element
 
         return elements.map(call, num_parallel_calls=self.reads, deterministic=True)
 

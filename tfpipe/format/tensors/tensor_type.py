@@ -154,7 +154,6 @@ class TensorType:
         """
         if num_bytes == self._static_bytes:
             return self.shape  # type: ignore[return-value]  # no size is unknown
-        known = tuple(size for size in self.shape if size is not None)
         if self.needs_sizes:
             most = max(num_bytes, _MAX_EMPTY_SIZE)
             if sizes is None or len(sizes) != self.num_unknown or min(sizes) < 0 or max(sizes) > most:
@@ -164,7 +163,7 @@ class TensorType:
             leading = (num_bytes // self.row_bytes,) * self.num_unknown
         if prod(leading) * self.row_bytes != num_bytes:
             raise FormatError(f"{self}, got {got or f'{num_bytes:,} bytes'}")
-        return leading + known
+        return leading + tuple(size for size in self.shape if size is not None)
 
     def read_bits(self, data: bytes, sizes: Sequence[int] | None = None) -> NDArray[Any]:
         """Reads a stored tensor without a copy, bfloat16 as uint16; the array must not be written to."""

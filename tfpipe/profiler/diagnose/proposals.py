@@ -189,10 +189,9 @@ def _add_cache(profile: PipelineProfile) -> Iterator[Fix]:
     records = dataset.records
     if config.cache != "none" or not records:
         return
-    record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
     kept_s = profile.option_costs.get("kept", 0.0) / 1e6  # tf.data copies nothing
     cached = demand.without_reading({**demand.cpu_s, "read": kept_s})
-    yield from _keep(profile, cached, "bytes", record_bytes)
+    yield from _keep(profile, cached, "bytes", records * (dataset.unpacked_record_bytes or dataset.record_bytes))
     height, width = dataset.decoded_size
     decoded_bytes = records * height * width * 3
     if config.max_bad_records:

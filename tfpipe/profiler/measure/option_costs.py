@@ -169,10 +169,9 @@ def _describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str)
 def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
     """Returns some whole images of a split as Pillow images, as a user's `transform` gets them."""
     source = Source.from_manifest(manifest, split)
-    payloads = sample_records(source)[:count]
     form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
     assert source.image_key is not None
-    stored: list[Any] = [decode_example(payload)[source.image_key] for payload in payloads]
+    stored: list[Any] = [decode_example(payload)[source.image_key] for payload in sample_records(source)[:count]]
     return [make_image(decode_pixels(images[0], form)) for images in stored]
 
 
@@ -191,9 +190,8 @@ def measure_option_costs(
     The result is empty for records without exactly one image, with a cache of decoded images, and for damaged records.
     `unread` features are left out of the records, since reading large ones would outweigh all else.
     """
-    one_image = source.has_images and source.per_record is None
     by_engine = is_by_engine(source, config)
-    if config.cache == "decoded" or not one_image:
+    if config.cache == "decoded" or not source.has_images or source.per_record is not None:
         return {}
     whole = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not whole:
