@@ -27,9 +27,14 @@ def make_gray(classes: NDArray[np.uint8], bits: int) -> bytes:
     height, width = classes.shape
     digits = (classes[..., None] >> np.arange(bits - 1, -1, -1)) & 1
     rows = np.packbits(digits.reshape(height, width * bits).astype(np.uint8), axis=1)
-    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
-    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + make_chunk(b"IHDR", header) + make_chunk(b"IDAT", data) + make_chunk(b"IEND", b"")
+    return write_png((width, height), bits, 0, [row.tobytes() for row in rows])
+
+
+def write_png(size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes) -> bytes:
+    """Returns a PNG written by hand, with `chunks` before the image data."""
+    header = make_chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0))
+    data = make_chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + data + make_chunk(b"IEND", b"")
 
 
 def make_palette(classes: NDArray[np.uint8], bits: int = 8) -> bytes:

@@ -1,7 +1,5 @@
 """Inputs of every kind, and their plans as files."""
 
-import csv
-import json
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
@@ -20,7 +18,7 @@ from beam_jobs.shards.job import Job
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from tests.beam_jobs.images import write_files, write_tar, write_zip
-from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
+from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet, write_table
 
 SPLITS = {"train": 0.6, "test": 0.4}
 
@@ -38,10 +36,7 @@ def write_tables(folder: Path, count: int = 120, **fields: Any) -> Path:
         for i, name in enumerate([*make_contents(count), *list(make_contents(count))[:5]])
     ]
     for k in range(3):
-        with (folder / f"t-{k}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows[k::3])
+        write_table(folder / f"t-{k}.csv", rows[k::3])
     return folder / "t-*.csv"
 
 
@@ -52,9 +47,7 @@ def write_boxes(folder: Path) -> Path:
         low, sides = [0.0] * (i % 3), {"xmax": [0.5] * (i % 3), "ymax": [1] * (i % 3)}
         row = {"image": f"gs{i}.jpg", "split": "ab"[i % 2], "xmin": low, "ymin": low, **sides}
         rows.append({**row, "box_label": [i] * (i % 3), "tags": ["x"] * (i % 4)})
-    folder.mkdir()
-    (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder / "boxes.jsonl"
+    return write_table(folder / "boxes.jsonl", rows)
 
 
 def write_embedded(folder: Path) -> Path:
@@ -73,8 +66,7 @@ def write_lists(folder: Path) -> Path:
     names = list(make_contents(80))
     write_files(folder, make_contents(80))
     rows = [{"image": names[k : k + 2], "caption": f"c{k}"} for k in range(0, 80, 2)]
-    write_files(folder, {"t.jsonl": "\n".join(map(json.dumps, rows)).encode()})
-    return folder / "t.jsonl"
+    return write_table(folder / "t.jsonl", rows)
 
 
 def write_tensors(folder: Path) -> Path:

@@ -1,7 +1,6 @@
 """Fixtures: images drawn by code, and TensorFlow's decoders, which judge the stored images."""
 
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.beam_jobs.images import save_image
-from tests.mask_files import make_chunk
+from tests.mask_files import make_chunk, write_png
 
 Pixels = NDArray[np.uint8]
 
@@ -30,16 +29,10 @@ class Maker:
     def image(self, width: int = 40, height: int = 24, mode: str = "RGB", seed: int = 0) -> Image.Image:
         return Image.fromarray(self.pixels(width, height, seed)).convert(mode)
 
-    save, chunk = staticmethod(save_image), staticmethod(make_chunk)
+    save, chunk, png = staticmethod(save_image), staticmethod(make_chunk), staticmethod(write_png)
 
     def jpeg(self, width: int = 40, height: int = 24, mode: str = "RGB", **options: Any) -> bytes:
         return self.save(self.image(width, height, mode), "JPEG", **{"quality": 90, **options})
-
-    def png(self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes) -> bytes:
-        """Returns a PNG written by hand, with `chunks` before the image data."""
-        header = self.chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0))
-        data = self.chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
-        return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + data + self.chunk(b"IEND", b"")
 
     def exif(self, orientation: int, order: str = "<") -> bytes:
         magic = b"II*\0" if order == "<" else b"MM\0*"

@@ -560,8 +560,7 @@ def _draw_table(rng: random.Random, numbers: np.random.Generator, extreme: bool,
 def _draw_blocks(
     one: Component, table: NDArray[np.int64], kind: str, wild: bool, rng: random.Random, numbers: np.random.Generator
 ) -> None:
-    rows, columns, _ = one.blocks.shape
-    shape = one.blocks.shape
+    shape = rows, columns, _ = one.blocks.shape
     if kind == "extreme":
         bits = rng.randint(4, 10)
         blocks = numbers.integers(-(1 << bits) + 1, 1 << bits, shape)

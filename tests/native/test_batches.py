@@ -216,16 +216,12 @@ def test_a_record_that_lies_about_its_size_is_left_to_pillow(tmp_path: Path, dra
 
 def test_tables_of_another_form_are_refused() -> None:
     places, boxes, flips = np.zeros((2, 2), np.int64), np.zeros((2, 4), np.int32), np.zeros(2, np.bool_)
-    images = np.zeros((2, 5, 5, 3), np.uint8)
+    images, three = np.zeros((2, 5, 5, 3), np.uint8), np.zeros((3, 4), np.int32)
     read_only = images.copy()
     read_only.flags.writeable = False
     must = "must be writable"
     for others, options, message in (
-        (
-            (np.zeros((3, 4), np.int32), flips, images),
-            {},
-            f"`boxes` {must} [2, 4] of 4 bytes each in C order, got [3, 4]",
-        ),
+        ((three, flips, images), {}, f"`boxes` {must} [2, 4] of 4 bytes each in C order, got [3, 4]"),
         ((boxes, flips, images[0]), {}, f"`images` {must} [2, 0, 0, 3] of 1 bytes each"),
         ((boxes, flips, images), {"dtype": "float32"}, f"`images` {must} [2, 5, 5, 3] of 4 bytes each"),
         ((boxes, flips, images), {"offset": (1, 2)}, "`offset` and `factor` must have three numbers, got 2 and 3."),

@@ -78,6 +78,10 @@ def test_a_box_that_leaves_the_image(draw_jpeg: Draw, box: Box) -> None:
         decode(data, box, np.empty((4, 4, 3), np.uint8))
 
 
+def decode_pixel(data: bytes, max_pixels: int) -> None:
+    decode(data, (0, 0, 1, 1), np.empty((1, 1, 3), np.uint8), max_pixels=max_pixels)
+
+
 def test_bytes_that_are_no_image(draw_jpeg: Draw) -> None:
     result, good = np.empty((64, 64, 3), np.uint8), draw_jpeg(64, 64)
     for data, reason in (
@@ -91,8 +95,7 @@ def test_bytes_that_are_no_image(draw_jpeg: Draw) -> None:
         for function in (check, make_seekable, lambda data: decode(data, (0, 0, 64, 64), result)):
             assert refusal(BadJpeg, function, data) == reason
     decode(good[:-200], (0, 0, 8, 8), result[:8, :8].copy())  # what the crop needs is there
-    pixel = np.empty((1, 1, 3), np.uint8)
-    for function in (check, lambda data, max_pixels: decode(data, (0, 0, 1, 1), pixel, max_pixels=max_pixels)):
+    for function in (check, decode_pixel):
         assert refusal(BadJpeg, function, good, max_pixels=4095) == "64 x 64 pixels are more than the 4095 allowed"
 
 
@@ -209,12 +212,7 @@ def test_a_frame_behind_a_marker_without_a_length_is_not_overlooked(marker: int)
     hidden = large + data[2:frame] + b"\xff\xe9" + (2 + len(small)).to_bytes(2, "big")
     bad = b"\xff\xd8\xff" + bytes((marker,)) + (2 + len(hidden)).to_bytes(2, "big") + hidden + small + data[end:]
     assert tf.io.extract_jpeg_shape(bad).numpy().tolist() == [4000, 3000, 1]
-    pixel = np.empty((1, 1, 3), np.uint8)
-    for function in (
-        check,
-        make_seekable,
-        lambda data, max_pixels: decode(data, (0, 0, 1, 1), pixel, max_pixels=max_pixels),
-    ):
+    for function in (check, make_seekable, decode_pixel):
         with pytest.raises(BadJpeg):
             function(bad, max_pixels=1 << 20)
 
