@@ -1,6 +1,5 @@
 """Masks beside images in folders, tables, archives and pairs become features; what does not fit is quarantined."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from tests.beam_jobs.datasets import join_datasets, list_source, make_dataset, read_quarantine, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
+from tests.beam_jobs.inputs.parquet_files import write_table
 from tests.mask_files import make_classes, make_mask, make_palette
 from tests.refusals import refusal
 from tfpipe.errors import DataError
@@ -45,8 +45,7 @@ def test_masks_of_every_kind_of_input(tmp_path: Path, kind: str) -> None:
     else:
         names = [name for name in files if name.endswith(".jpg")]
         rows = [{"image": name, "mask": name.replace(".jpg", ".mask.png")} for name in names]
-        write_files(source, {**files, "t.jsonl": "\n".join(map(json.dumps, rows)).encode()})
-        source /= "t.jsonl"
+        source = write_table(write_files(source, files) / "t.jsonl", rows)
     stats = make_dataset(source, tmp_path / "out").splits["train"].masks[IMAGE_MASK]
     assert (stats.records, sum(stats.pixels), stats.images, stats.higher) == (6, 16 * (6 * 24 + 15), [6] * 5, 0)
     masks = read_masks(tmp_path / "out")

@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -40,8 +39,8 @@ RECORDS = [bytes([k]) * (k * 700) for k in range(20)]
 
 
 @pytest.fixture
-def source(small_dataset: Path, tmp_path: Path) -> Manifest:
-    return tfpipe.load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
+def source(pets: str) -> Manifest:
+    return tfpipe.load_manifest(pets)
 
 
 def config_of(folder: Path | str, cache: str = "bytes", **options: Any) -> PipelineConfig:

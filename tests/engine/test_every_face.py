@@ -1,7 +1,6 @@
 """Random configurations: every face gives the batches that a slow reference makes with TensorFlow alone."""
 
 import io
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from PIL import Image
 import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import save_image, write_files
+from tests.beam_jobs.inputs.parquet_files import write_table
 from tests.mask_files import make_mask
 from tests.service.workers import start_workers
 from tfpipe.engine.config.augment_config import AugmentOptions
@@ -62,9 +62,8 @@ def manifests(tmp_path_factory) -> dict[str, tfpipe.Manifest]:
             row = {"image": f"{k}.{kind.lower()}", "label": classes[k % len(classes)], "mask": f"{k}.mask.png"}
             row |= {"pair": [k + 0.5, k / 8], "values": list(range(k % 5))}
             rows.append(row | {side: [place] * (k % 4) for side, place in sides.items()})
-        table = "\n".join(map(json.dumps, rows)).encode()
         folder = tmp_path_factory.mktemp("faces") / name
-        source = write_files(folder / "in", {**files, "t.jsonl": table}) / "t.jsonl"
+        source = write_table(write_files(folder / "in", files) / "t.jsonl", rows)
         make_dataset(source, folder / "out", num_shards=3, form=form)
         made[name] = tfpipe.load_manifest(str(folder / "out"))
     return made

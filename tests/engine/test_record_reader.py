@@ -43,11 +43,6 @@ INDEX = "index/train-00001-of-00002.idx"
 ANEW = "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
 
 
-@pytest.fixture
-def copy(small_dataset: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(small_dataset, tmp_path / "copy")
-
-
 def reader_of(folder: Path | str, split: str = "train") -> RecordReader:
     return RecordReader(str(folder), load_manifest(str(folder)), split)
 
@@ -126,24 +121,24 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
     ],
     ids=["no shard", "no index", "another shard", "another index", "a damaged index"],
 )
-def test_a_file_that_is_missing_or_not_its_own_is_named(copy: Path, name: str, change: Any, sentence: str) -> None:
-    data = (copy / name).read_bytes()
-    (copy / name).unlink()
+def test_a_file_that_is_missing_or_not_its_own_is_named(pets: str, name: str, change: Any, sentence: str) -> None:
+    path = Path(pets, name)
+    data = path.read_bytes()
+    path.unlink()
     if change is not None:
-        (copy / name).write_bytes(change(data))
-    with reader_of(copy) as reader:
+        path.write_bytes(change(data))
+    with reader_of(pets) as reader:
         reader.read_payload(0)
-        assert refusal(FormatError, reader.read_payload, 11) == (
-            f"{copy / name}{sentence.format(len(data), len(data) + 4)}"
-        )
+        said = sentence.format(len(data), len(data) + 4)
+        assert refusal(FormatError, reader.read_payload, 11) == f"{path}{said}"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
 @pytest.mark.parametrize("name", ["manifest.json", SHARD, INDEX])
-def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
-    (copy / name).unlink()
-    os.mkfifo(copy / name)
-    assert refusal(FormatError, lambda: reader_of(copy)[11]) == f"{copy / name} must be a regular file."
+def test_a_fifo_is_refused_and_not_waited_for(pets: str, name: str) -> None:
+    Path(pets, name).unlink()
+    os.mkfifo(Path(pets, name))
+    assert refusal(FormatError, lambda: reader_of(pets)[11]) == f"{pets}/{name} must be a regular file."
 
 
 def write_raw(folder: Path, value: int) -> str:

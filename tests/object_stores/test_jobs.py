@@ -4,7 +4,6 @@ import csv
 import io
 import os
 import random
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -374,7 +373,6 @@ def test_processes_change_it_at_once_and_are_killed(
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_on_a_disk(rng: random.Random, small_dataset: Path, tmp_path: Path, rounds: int) -> None:
-    dataset = str(shutil.copytree(small_dataset, tmp_path / "pets"))
-    check_rounds(dataset, make_model(small_dataset), draw_folders(tmp_path / "images"), rng, rounds, {})
-    assert verify(dataset, VerifyConfig(workers=0)).damaged == []
+def test_on_a_disk(rng: random.Random, pets: str, tmp_path: Path, rounds: int) -> None:
+    check_rounds(pets, make_model(Path(pets)), draw_folders(tmp_path / "images"), rng, rounds, {})
+    assert verify(pets, VerifyConfig(workers=0)).damaged == []
