@@ -113,6 +113,7 @@ class Service(Server):
         return {"jobMessages": [error]}
 
 
+WHERE = ("--runner", "dataflow", "--project", "my-project", "--region", "europe-west4")
 ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
 
 
@@ -257,8 +258,7 @@ def test_the_wheel_works_in_a_clean_environment(cloud, service: Service, photos:
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     # Beam speaks HTTP to a localhost too; then it leaves out the checks that the other tests go through.
     endpoint = service.url.replace("127.0.0.1", "localhost")
-    where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
-    done = cloud.run("shard", source, output, *where, "--num-shards", 4, "--", f"--dataflow_endpoint={endpoint}")
+    done = cloud.run("shard", source, output, *WHERE, "--num-shards", 4, "--", f"--dataflow_endpoint={endpoint}")
     print(done.stderr, done.stdout, sep="\n")
     job = list(service.jobs)[-1]
     page = f"https://console.cloud.google.com/dataflow/jobs/europe-west4/{job}?project=my-project"
@@ -276,8 +276,7 @@ def test_ctrl_c_leaves_the_job(cloud: Google, service: Service, photos: dict[str
     service.state = "JOB_STATE_RUNNING"
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     endpoint = service.url.replace("127.0.0.1", "localhost")
-    where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
-    process = start_command(source, output, *where, "--", f"--dataflow_endpoint={endpoint}")
+    process = start_command(source, output, *WHERE, "--", f"--dataflow_endpoint={endpoint}")
     num_jobs = len(service.jobs)
     wait_for(lambda: len(service.jobs) > num_jobs and service.log[-1].method == "GET", 60)  # it watches the job
     process.send_signal(signal.SIGINT)

@@ -14,7 +14,7 @@ from beam_jobs.shard_job import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
-from tests.beam_jobs.datasets import make_dataset, read_quarantine, read_records, read_tree
+from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_quarantine, read_records, read_tree
 from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files
 from tests.flipped_bit import flip_bit
 from tfpipe.format.manifest import ShardInfo
@@ -44,15 +44,14 @@ def test_records_equal_the_sources(tmp_path: Path) -> None:
     (photos / "dog" / "last.png").write_bytes(make_png(5, (9, 11)))
     output = tmp_path / "out"
     make_dataset(photos, output, num_shards=3)
-    files = sorted(output.glob("*.tfrecord"))
-    assert [path.name for path in files] == [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
+    names = [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
+    assert sorted(path.name for path in output.glob("*.tfrecord")) == names
     texts = "encoded", "format", "filename", "sha256", "class/text", "colorspace"
     spec = {f"image/{name}": tf.io.FixedLenFeature((), tf.string) for name in texts}
     numbers = "height", "width", "channels", "class/label"
     spec |= {f"image/{name}": tf.io.FixedLenFeature((), tf.int64) for name in numbers}
     seen = []
-    for payload in tf.data.TFRecordDataset([*map(str, files)]):
-        record = {name: value.numpy() for name, value in tf.io.parse_single_example(payload, spec).items()}
+    for record in parse_with_tensorflow(output, spec):
         name = record["image/filename"].decode()
         source = (photos / name).read_bytes()
         seen.append(name)
