@@ -64,7 +64,6 @@ def add_column(
     config = ColumnConfig(name, missing, dict(default or {}), replace)
     if batch_size is not None:
         check_count("batch_size", batch_size, 1)
-    only = None if isinstance(schema, Mapping) else name
     fields = schema if isinstance(schema, Mapping) else {name: schema}
     identity = [getattr(function, "__qualname__", type(function).__qualname__), batch_size]
     if workers:
@@ -72,7 +71,7 @@ def add_column(
     with open_change(load_for_column(dataset).directory) as change:
         new = NewColumn(change, config, fields, identity, workers)
         new.check()
-        new.write(partial(_make, new.manifest, function, only, batch_size))
+        new.write(partial(_make, new.manifest, function, None if isinstance(schema, Mapping) else name, batch_size))
     return load_manifest(dataset)
 
 

@@ -5,9 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, SplitInfo
 from tfpipe.format.schema import Schema, find_tensors
 from tfpipe.format.tensors.tensor_stats import MaskStats, TensorStats
@@ -83,10 +80,6 @@ class ShardStats:
             numbers = {int(number) for number in (() if value is None else value)}
             classes = (number for number in numbers if 0 <= number < len(spec.names))
             self.label_counts.setdefault(spec.name, Counter()).update(classes)
-
-    def add_mask(self, name: str, classes: NDArray[np.integer[Any]]) -> None:
-        """Adds the mask of a feature: uint8 or uint16 [height, width]."""
-        self.masks.setdefault(name, MaskStats()).add(classes)
 
     def merge(self, other: "ShardStats") -> None:
         """Adds the images, masks and tensors of another shard."""

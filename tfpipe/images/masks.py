@@ -10,6 +10,7 @@ from PIL import Image
 
 from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.tensors.tensor_stats import MaskStats
 from tfpipe.images import png
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import apply_orientation, get_upright_size, match_orientation, swaps_sides
@@ -40,7 +41,7 @@ def count_masks(stats: ShardStats, schema: Schema, features: Mapping[str, Any], 
         value = features.get(spec.name)
         data = value[0] if isinstance(value, list) and len(value) == 1 else value
         if isinstance(data, bytes):
-            stats.add_mask(spec.name, read_mask(data, max_pixels))
+            stats.masks.setdefault(spec.name, MaskStats()).add(read_mask(data, max_pixels))
 
 
 def check_mask(data: bytes, max_pixels: int) -> tuple[int, int]:
