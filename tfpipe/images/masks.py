@@ -41,7 +41,8 @@ def count_masks(stats: ShardStats, schema: Schema, features: Mapping[str, Any], 
         value = features.get(spec.name)
         data = value[0] if isinstance(value, list) and len(value) == 1 else value
         if isinstance(data, bytes):
-            stats.masks.setdefault(spec.name, MaskStats()).add(read_mask(data, max_pixels))
+            classes = read_mask(data, max_pixels)  # before the feature has an entry: a damaged mask adds none
+            stats.masks.setdefault(spec.name, MaskStats()).add(classes)
 
 
 def check_mask(data: bytes, max_pixels: int) -> tuple[int, int]:
