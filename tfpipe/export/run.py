@@ -148,8 +148,7 @@ def _finish(
         written = replace(
             manifest, schema=manifest.full_schema, splits={name: manifest.splits[name] for name in splits}
         )
-        texts = tfds_metadata.make_files(written, _ENDINGS[config.to])
-        files |= {name: text.encode() for name, text in texts.items()}
+        files = {name: text.encode() for name, text in tfds_metadata.make_files(written, _ENDINGS[config.to]).items()}
     notes = []
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)

@@ -111,8 +111,7 @@ def _load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     image = png.open_png(header.decodable)
     if get_16bit_raw_mode(image):
         low = png.open_png(header.decodable)
-        select_low_bytes(low)
-        low.load()
+        load_low_bytes(low)
         image.load()
         return reduce_color(image, low)
     image.load()
@@ -136,8 +135,7 @@ def _load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tu
     low = None
     if raw_mode and not raw_mode.startswith("CMYK"):
         low = other_formats.open_plugin(data, kind)
-        select_low_bytes(low)
-        low.load()
+        load_low_bytes(low)
     size = image.size
     image.load()
     if kind == "heic" and image.size != size:
@@ -190,10 +188,11 @@ def get_16bit_raw_mode(image: Image.Image) -> str:
     return raw_mode if raw_mode[-4:-1] == ";16" else ""  # "RGB;16B", but not "BGR;16", whose pixels have 16 bits
 
 
-def select_low_bytes(image: Image.Image) -> None:
-    """Makes an opened image of 16-bit color samples load their low bytes instead of the high ones."""
+def load_low_bytes(image: Image.Image) -> None:
+    """Loads an opened image of 16-bit color samples with their low bytes instead of the high ones."""
     opened: Any = image
     opened.tile = [tile._replace(args=_swap_byte(tile.args)) for tile in opened.tile]
+    opened.load()
 
 
 def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:

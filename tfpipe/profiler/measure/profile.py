@@ -48,7 +48,7 @@ from tfpipe.system.units import parse_bytes
 Clocked = tuple[Mapping[Phase, PhaseTime], Mapping[Phase, PhaseTime]]
 """The engine's clocks before and after a run."""
 _PHASES: tuple[Phase, ...] = ("read", "parse", "decode", "transform", "batch", "batch_transform")
-_PYTHON_PHASES: tuple[Phase, ...] = ("transform", "batch_transform")  # the user's functions
+_WAITING_PHASES: tuple[Phase, ...] = ("read", "transform", "batch_transform")  # for storage, or in the user's functions
 _EXAMPLES = 16  # images with which a function is run
 _SMALL_BATCH = 16  # a larger batch is tried too if batches have at most this many images
 _FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
@@ -92,8 +92,7 @@ def time_engine(
         then, now = (times.get(phase, PhaseTime()) for times in clocks)
         cpu_us, wall_us = (1e6 * spent_s / images for spent_s in (now.cpu_s - then.cpu_s, now.wall_s - then.wall_s))
         if wall_us:
-            can_wait = phase == "read" or phase in _PYTHON_PHASES
-            wait_us = max(wall_us - stretch * cpu_us, 0.0) if can_wait else 0.0
+            wait_us = max(wall_us - stretch * cpu_us, 0.0) if phase in _WAITING_PHASES else 0.0
             out_bytes = record_bytes if phase in ("read", "parse") else image_bytes
             timing = StageTiming(phase, cpu_us, wait_us, calls.get(phase, threads), bytes_out_per_image=out_bytes)
             timings.append(timing)
