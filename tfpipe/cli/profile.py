@@ -106,9 +106,11 @@ def profile(
 
         write_file(html, render(report).encode())
     click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
-    is_unwritten = dataset is None and not any(fix.kept for fix in report.fixes)
-    for path in filter(None, (options.apply, html)):
-        echo(f"No fix helped: {path} is not written." if is_unwritten else f"Wrote {path}.", err=True)
+    if options.apply is not None:
+        is_written = dataset is not None or any(fix.kept for fix in report.fixes)
+        echo(f"Wrote {options.apply}." if is_written else f"No fix helped: {options.apply} is not written.", err=True)
+    if html is not None:
+        echo(f"Wrote {html}.", err=True)
     if max_idle is not None and report.idle_after_fixes > max_idle:
         echo(f"The accelerator is idle for {report.idle_after_fixes:.1%}, more than {max_idle:.1%}.", err=True)
         raise SystemExit(1)

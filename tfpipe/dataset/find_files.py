@@ -42,7 +42,8 @@ def find_files(target: str) -> tuple[str, tuple[str, ...]]:
         folders = [os.path.dirname(path.removeprefix(scheme + start)) for path in paths]
         root = scheme + start + os.path.commonpath(folders)
     inner = {os.path.dirname(path) for path in paths}
-    for folder in sorted(inner.union(os.path.dirname(os.path.dirname(each)) for each in inner)):  # m, of m/layers/2-ab
+    outer = (os.path.split(os.path.dirname(each)) for each in inner)  # of m/layers/2-ab: m, layers
+    for folder in sorted(inner.union(folder for folder, name in outer if name == file_names.LAYERS_DIR)):
         if has_layers(folder):
             raise ConfigError(
                 f"The files of a dataset with layers must not be read alone, got those of {folder}: they hold deleted "
