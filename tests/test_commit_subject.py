@@ -10,39 +10,22 @@ HOOK = Path(__file__).parent.parent / ".ci" / "commit_subject.py"
 IMPERATIVE = "The subject must begin with an imperative, as in 'Add the record index', got "
 
 
-def check_message(folder: Path, message: str) -> tuple[int, str]:
-    path = folder / "COMMIT_EDITMSG"
-    path.write_text(message, encoding="utf-8")
-    done = subprocess.run([sys.executable, HOOK, path], capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr.strip()
-
-
 @pytest.mark.parametrize(
-    "message",
+    ("message", "fault"),
     [
-        *("Add the record index\n\nIt is read by seeking.\n", "Process images in order", "Feed the dispatcher first"),
-        *("Say what a shard holds", "# a comment of git\nAdd the index\n# another.\n"),
-        *("Merge branch 'main' into add-index", 'Revert "A line"', "A" + "d" * 71),
-    ],
-)
-def test_an_imperative_is_taken(tmp_path: Path, message: str) -> None:
-    assert check_message(tmp_path, message) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("subject", "fault"),
-    [
-        ("", "The subject is empty."),
+        ("Add the record index\n\nIt is read by seeking.\n", ""),
+        ("# a comment of git\nAdd the index\n# another.\n", ""),
+        *((subject, "") for subject in ("Process images in order", "Feed the dispatcher first", "Say what it holds")),
+        *((subject, "") for subject in ("Merge branch 'main' into add-index", 'Revert "A line"', "A" + "d" * 71)),
+        ("\n\nA text below.\n", "The subject is empty."),
         ("Add " + "a" * 69, "The subject must have at most 72 characters, got 73."),
         ("add the index", "The subject must begin with a capital letter, got 'a'."),
         ("Add the index.", "The subject must end without a full stop."),
-        ("Added the index", f"{IMPERATIVE}'Added'."),
-        ("Adding the index", f"{IMPERATIVE}'Adding'."),
-        ("Adds the index", f"{IMPERATIVE}'Adds'."),
-        ("A line of the right length", f"{IMPERATIVE}'A'."),
-        ("The record index", f"{IMPERATIVE}'The'."),
-        ("Feature: an index", f"{IMPERATIVE}'Feature:'."),
+        *((f"{word} index", f"{IMPERATIVE}'{word}'.") for word in ("Added", "Adding", "Adds", "A", "The", "Feature:")),
     ],
 )
-def test_another_subject_is_refused(tmp_path: Path, subject: str, fault: str) -> None:
-    assert check_message(tmp_path, f"{subject}\n\nA text below.\n") == (1, fault)
+def test_an_imperative_alone_is_taken(tmp_path: Path, message: str, fault: str) -> None:
+    path = tmp_path / "COMMIT_EDITMSG"
+    path.write_text(message, encoding="utf-8")
+    done = subprocess.run([sys.executable, HOOK, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (int(fault != ""), fault)

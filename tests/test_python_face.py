@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import pytest
 import tensorflow as tf
+from jax.sharding import SingleDeviceSharding
 from PIL import Image
 from tensorflow.experimental import dtensor
 
@@ -37,13 +38,10 @@ def distribute_over_mesh(data: Any, split: str, config: Any = None, **options: A
     return tfpipe.distribute_over_mesh(mesh, data, split, config, **options)
 
 
-def open_jax(data: Any, split: str, config: Any = None, **options: Any) -> object:
-    return JaxBatches(data, split, config, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]), **options)
-
-
 WITH_CONFIG: list[Callable[..., object]] = [
     *(tfpipe.build_dataset, tfpipe.build_stages, tfpipe.steps_per_epoch, distribute, distribute_over_mesh),
-    *(TorchBatches, open_jax, KerasBatches, NumpyBatches, GrainBatches),
+    lambda *args, **options: JaxBatches(*args, sharding=SingleDeviceSharding(jax.devices()[0]), **options),
+    *(TorchBatches, KerasBatches, NumpyBatches, GrainBatches),
 ]
 
 

@@ -101,13 +101,7 @@ HIDES_STORE = Goal(rate_ratio=0.9, cpu_ratio=0.9)
 ROWS = [
     Row("originals, throughput", "originals", options=THROUGHPUT),
     Row("originals, exact", "originals", "originals, throughput", AS_FAST),
-    Row(
-        "originals, exact, from step 1,000,007",
-        "originals",
-        "originals, throughput",
-        AS_FAST,
-        start_step=1_000_007,
-    ),
+    Row("originals, exact, from step 1,000,007", "originals", "originals, throughput", AS_FAST, start_step=1_000_007),
     *(
         row
         for hosts in (4, 16)
@@ -403,10 +397,7 @@ def _forever(loader: Any) -> Iterator[Any]:
 
 def check(goal: Goal, times: BatchTimes, beside: BatchTimes | None) -> dict[str, tuple[float, bool]]:
     """Returns the figure and whether it is reached, for each part of a goal."""
-    figures = {
-        "first_batch_s": times.first_batch_s,
-        "spread": times.p99_ms / times.median_ms,
-    }
+    figures = {"first_batch_s": times.first_batch_s, "spread": times.p99_ms / times.median_ms}
     if beside is not None:
         rates = zip(times.images_per_s, beside.images_per_s, strict=True)
         figures |= {

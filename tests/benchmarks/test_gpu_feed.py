@@ -51,11 +51,7 @@ def test_every_row_is_measured_on_the_cpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((tmp_path / "rows.json").read_text())
     rows = results["feed"] + results["resnet50"]
-    assert [row["name"] for row in rows] == [
-        "TorchBatches",
-        "ResNet-50, the same batch",
-        "ResNet-50, TorchBatches",
-    ]
+    assert [row["name"] for row in rows] == ["TorchBatches", "ResNet-50, the same batch", "ResNet-50, TorchBatches"]
     assert all(row["waits"] + row["steps"] + row["device"] == pytest.approx(1) for row in rows)
     assert all(row["images_per_s"] > 0 and row["cpu_s_per_1000"] > 0 for row in rows)
     assert len(done.stdout.splitlines()) >= len(rows)

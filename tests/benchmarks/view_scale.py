@@ -72,11 +72,7 @@ def main(folder: Path, millions: int, rounds: int) -> None:
     """Times each view."""
     base, large = folder / "base", folder / f"{millions}m"
     if not base.exists():
-        schema = {
-            "image": fields.Image(),
-            "label": fields.Label(tuple("abcdefghij")),
-            "name": fields.Text(),
-        }
+        schema = {"image": fields.Image(), "label": fields.Label(tuple("abcdefghij")), "name": fields.Text()}
         tfpipe.write(make_records, base, schema, num_shards=_SHARDS, workers=0, key="name")
     if not large.exists():
         link_copies(tfpipe.load_manifest(str(base)), millions * 10**6 // (_SHARDS * _RECORDS), large)

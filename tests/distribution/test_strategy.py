@@ -53,18 +53,12 @@ print(json.dumps([lines, [[name.decode() for name in part.numpy()] for part in p
 """
 
 
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """Connects, and never says a word."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        yield server.getsockname()[1]
-
-
 @pytest.mark.slow  # a node that nobody knows ends in the same way, here in this process
-def test_a_tpu_address_that_never_says_a_word_is_an_error_in_time(processes, silent_port: int) -> None:
-    silent = f"grpc://127.0.0.1:{silent_port}"
-    # The stuck thread must not keep the process, or `finish` gives up.
-    unheard, unheard_s = processes.finish(processes.start("-c", START + SILENT_TPU, silent))
+def test_a_tpu_address_that_never_says_a_word_is_an_error_in_time(processes) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:  # it connects
+        silent = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+        # The stuck thread must not keep the process, or `finish` gives up.
+        unheard, unheard_s = processes.finish(processes.start("-c", START + SILENT_TPU, silent))
     assert unheard == (
         f"The TPU '{silent}' that was asked for does not answer (connecting took more than 0.5 s); "
         "check that it is up and not in use by another process."

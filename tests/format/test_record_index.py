@@ -48,18 +48,8 @@ def test_round_trip(sizes):
         (b"0 9223372036854775807\n", 20, 1, f"Line 1 of the index is not possible: offset 0, size {2**63 - 1}. {MEND}"),
         (b"0 9223372036854775808\n", 20, 1, f"The index holds a number beyond int64. {MEND}"),
         (b"0 " + b"9" * 5000 + b"\n", 20, 1, f"The index holds a number beyond int64. {MEND}"),
-        (
-            FIVE + b"x\n",
-            124_505,
-            5,
-            NUMBERS,
-        ),
-        (
-            FIVE + b" \n",
-            124_505,
-            5,
-            NUMBERS,
-        ),
+        (FIVE + b"x\n", 124_505, 5, NUMBERS),
+        (FIVE + b" \n", 124_505, 5, NUMBERS),
         (FIVE + b"9" * 5000 + b"\n", 124_505, 5, f"The index holds a number beyond int64. {MEND}"),
     ],
 )

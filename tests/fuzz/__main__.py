@@ -21,11 +21,7 @@ from tests.fuzz import targets as parsers
 @click.command()
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=10, show_default=True, help="In all.")
 @click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    type=click.Choice(list(parsers.TARGETS)),
-    help="Only these.  [default: all]",
+    "--target", "targets", multiple=True, type=click.Choice(list(parsers.TARGETS)), help="Only these.  [default: all]"
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), help="Of the changes.  [default: another each time, printed]")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/fuzz"), show_default=True)

@@ -187,17 +187,14 @@ def draw_crop(
     size = _draw_output(rng), _draw_output(rng)
     if rng.random() < 0.1 and min(reduced) >= 1 and max(reduced) < 1000:
         size = reduced
-    ratio = max(one for one in native.RATIOS if one == 1 or (one <= ratio and _fits(box, one, size)))
+    most = min(ratio, box[2] // size[0], box[3] // size[1])
+    ratio = max(one for one in native.RATIOS if one == 1 or one <= most)
     offset, factor = NORMALIZED
     if rng.random() < 0.3:
         offset = (rng.uniform(-9, 300), rng.uniform(-9, 300), 0.0)
         factor = (rng.uniform(-2, 2), 1.0, rng.uniform(0, 1e-3))
     options = {"dtype": dtype, "offset": offset, "factor": factor, "flip": rng.random() < 0.5}
     return box, ratio, max_pixels, size, options
-
-
-def _fits(box: Box, ratio: int, size: tuple[int, int]) -> bool:
-    return box[2] >= ratio * size[0] and box[3] >= ratio * size[1]
 
 
 def _draw_side(rng: random.Random, side: int) -> int:

@@ -1,5 +1,6 @@
-"""A few seconds of what `python -m tests.fuzz` does for as long as one likes."""
+"""A few seconds of what `python -m tests.fuzz` does for as long as one likes, and of the fuzzers of the C sources."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,21 @@ def test_the_command_keeps_what_fails_and_repeats_it(tmp_path: Path) -> None:
     again = [sys.executable, "-m", "tests.fuzz", "--target", "naming", "--input", str(kept)]
     done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout in ("naming: read\n", "naming: refused, as it must be\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "seconds", "counted"),
+    [("jpegs", 15, "results with pixels"), ("records", 3, "features"), ("reads", 3, "records")],
+)
+def test_damage_breaks_no_c_source(target: str, seconds: int, counted: str, tmp_path: Path, seed: int) -> None:
+    if target == "jpegs":
+        writer = [sys.executable, "-m", "tests.native.jpeg_writer", str(tmp_path), "300", str(seed)]
+        subprocess.run(writer, cwd=ROOT, check=True)
+    files = sorted(path.name for path in tmp_path.glob("*.jpg"))
+    command = [str(ROOT / "tests/fuzz/native/run.sh"), target, str(seconds), str(seed), *files]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.fullmatch(rf"(\d+) cases from seed {seed}, (\d+) {counted}, no finding\n", done.stdout)
+    assert found
+    assert int(found[2]) > int(found[1]) > 0

@@ -224,11 +224,7 @@ def test_what_is_no_function_or_has_no_effect_is_refused(small_dataset: Path, op
     )
 
 
-def load(*args: Any, **options: Any) -> Any:
-    return data_loader(TorchBatches(*args, **options), 0)
-
-
-@pytest.mark.parametrize("make", [NumpyBatches, load])
+@pytest.mark.parametrize("make", [NumpyBatches, lambda *args, **more: data_loader(TorchBatches(*args, **more), 0)])
 def test_positions_are_whole_numbers(small_dataset: Path, make: Any) -> None:
     batches = make(small_dataset, "train", CONFIG, start_step=np.int64(4))
     state = json.loads(json.dumps(batches.state_dict()))

@@ -176,11 +176,6 @@ def get_state(model: Any) -> list[Any]:
     return [keras.ops.convert_to_numpy(value).copy() for value in (*model.weights, *model.optimizer.variables)]
 
 
-def set_state(model: Any, state: list[Any]) -> None:
-    for variable, value in zip((*model.weights, *model.optimizer.variables), state, strict=True):
-        variable.assign(value)
-
-
 @dataclass
 class Run:
     """A model, and all its variables behind each step of three epochs that nothing disturbed."""
@@ -191,7 +186,9 @@ class Run:
 
     def fit(self, data: Path, begin: int, callback: bool, steps: int = 100, **options: Any) -> Saving:
         """Goes on at a step."""
-        set_state(self.model, self.whole.states[begin])
+        variables = (*self.model.weights, *self.model.optimizer.variables)
+        for variable, value in zip(variables, self.whole.states[begin], strict=True):
+            variable.assign(value)
         batches, saving = self.way(data, start_step=begin), Saving(self.model, steps)
         callbacks = [tfpipe.EndFirstEpoch(batches)] * callback + [saving]
         self.model.fit(batches, shuffle=False, verbose=0, callbacks=callbacks, **options)

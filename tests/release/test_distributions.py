@@ -30,16 +30,11 @@ def make_environment(folder: Path) -> Path:
     return folder / "bin"
 
 
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory) -> Path:
-    programs = make_environment(tmp_path_factory.mktemp("builder"))
-    run(programs / "pip", "install", "--quiet", "build")
-    return programs / "python"
-
-
-def test_tfpipe(builder: Path, tmp_path: Path) -> None:
+def test_tfpipe(tmp_path: Path) -> None:
     """The wheel is made from the files of the source distribution."""
-    run(builder, "-m", "build", "--outdir", tmp_path / "dist", ROOT)
+    programs = make_environment(tmp_path / "builder")
+    run(programs / "pip", "install", "--quiet", "build")
+    run(programs / "python", "-m", "build", "--outdir", tmp_path / "dist", ROOT)
     source, wheel = tmp_path / "dist" / f"tfpipe-{__version__}.tar.gz", next(tmp_path.glob("dist/*.whl"))
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

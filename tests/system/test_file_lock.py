@@ -1,9 +1,7 @@
 """One process holds a lock, and whoever waits gets it when that one lets go or is killed."""
 
 import os
-import shutil
 import signal
-import sys
 from pathlib import Path
 
 from tests.refusals import refusal
@@ -46,20 +44,15 @@ def test_a_lock_that_its_holder_removed_is_made_anew(tmp_path: Path) -> None:
     waiter.__exit__(None, None, None)
 
 
-def test_a_folder_that_its_holder_removed_is_made_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    removed = []
+def test_a_folder_that_its_holder_removed_is_made_anew(tmp_path: Path, monkeypatch) -> None:
+    make, made = os.makedirs, []
 
-    def remove_folder(frame: object, event: str, called: object) -> None:
-        if event == "c_call" and called is open and not removed:  # between the making of the folder and of the lock
-            removed.append(shutil.rmtree(folder))
+    def make_first_in_vain(path: str, exist_ok: bool) -> None:
+        make(path, exist_ok=exist_ok)
+        made.append(path)
+        if len(made) == 1:
+            os.rmdir(path)
 
-    sys.setprofile(remove_folder)
-    try:
-        waiter = lock_file(str(folder / "lock"), fail)
-        waiter.__enter__()
-    finally:
-        sys.setprofile(None)
-    assert len(removed) == 1
-    assert (folder / "lock").exists()
-    waiter.__exit__(None, None, None)
+    monkeypatch.setattr(os, "makedirs", make_first_in_vain)
+    with lock_file(str(tmp_path / "new" / "lock"), fail):
+        assert (len(made), (tmp_path / "new" / "lock").exists()) == (2, True)

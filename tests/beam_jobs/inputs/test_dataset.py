@@ -259,10 +259,7 @@ def replace_record(folder: Path, number: int, **changes: Any) -> None:
         ({"image/encoded": None}, "its record must have one text as image/encoded"),
         ({"image/sha256": "0f"}, "its image/sha256 is not a valid SHA-256"),
         ({"image/encoded": b"no image", "image/format": b"JPEG"}, "not an image: it begins like text"),
-        (
-            {"image/encoded": b"\0" * 10, "image/format": b"RAW"},
-            "10 bytes of raw pixels, which are not a square image",
-        ),
+        ({"image/encoded": b"\0" * 10, "image/format": b"RAW"}, "10 bytes of raw pixels, which are not a square image"),
         ({"image/sha256": "x" * 64}, "its image/sha256 is not a valid SHA-256"),
     ],
     ids=str,

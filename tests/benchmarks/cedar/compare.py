@@ -39,14 +39,7 @@ PLAIN, GREY_FIRST, TFPIPE, MOVED = ROWS = (
 @click.option("--rounds", default=5, show_default=True, help="Every row runs once a round, in a new process.")
 @click.option("--tmp", type=click.Path(), help="Where the shards are written.  [default: the system's]")
 @click.option("--json", "json_file", type=click.Path(), help="Write all runs to this file.")
-def main(
-    images: str,
-    references: int,
-    seconds: float,
-    rounds: int,
-    tmp: str | None,
-    json_file: str | None,
-) -> None:
+def main(images: str, references: int, seconds: float, rounds: int, tmp: str | None, json_file: str | None) -> None:
     """Measure the pipelines over the folder IMAGES, in turns, and print the median of each."""
     with tempfile.TemporaryDirectory(dir=tmp) as folder:
         make_references(Path(images), Path(folder, "images"), references)

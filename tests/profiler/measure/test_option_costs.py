@@ -41,12 +41,6 @@ def source(small_dataset: Path) -> Source:
     return Source.from_manifest(load_manifest(str(small_dataset)), "train")
 
 
-def compute(us: float) -> None:
-    until = time.thread_time() + us / 1e6
-    while time.thread_time() < until:
-        pass
-
-
 def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeypatch) -> None:
     """For each decoded image 4 ms of work, and 4 ms for each value of 4 bytes; cached images are decoded no more.
 
@@ -56,7 +50,9 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
 
     def decode_slowly(stored: Any, image: int, out: Any, decoding: Any) -> None:
         decode(stored, image, out, decoding)
-        compute(share * 4_000 * ((decoding.raw_size is None) + (out.dtype == np.float32)))
+        until = time.thread_time() + share * 4e-3 * ((decoding.raw_size is None) + (out.dtype == np.float32))
+        while time.thread_time() < until:
+            pass
 
     monkeypatch.setattr(encoded_images, "_decode_one", decode_slowly)
     options = AugmentOptions(antialias=True)  # image by image

@@ -25,13 +25,7 @@ from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.clocks import HostTime
-from tfpipe.profiler.measure.profile import (
-    ProfileConfig,
-    describe_dataset,
-    find_buffers,
-    profile_pipeline,
-    time_engine,
-)
+from tfpipe.profiler.measure.profile import ProfileConfig, describe_dataset, find_buffers, profile_pipeline, time_engine
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.measure.textbook import BuiltStage
 from tfpipe.profiler.types import Buffer
@@ -51,14 +45,6 @@ def _short_warm_up(monkeypatch) -> None:
 @pytest.fixture(scope="module")
 def manifest(small_dataset: Path) -> Manifest:
     return load_manifest(str(small_dataset))
-
-
-@pytest.fixture(scope="module")
-def long_manifest(manifest: Manifest, tmp_path_factory) -> Manifest:
-    """Returns the small dataset with its records 500 times in each shard."""
-    folder = tmp_path_factory.mktemp("long") / "pets"
-    join_copies(manifest, 500, folder)
-    return load_manifest(str(folder))
 
 
 def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> None:
@@ -98,7 +84,7 @@ def test_an_element_of_the_engine_is_a_batch(manifest: Manifest) -> None:
 
 
 @pytest.mark.slow
-def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(manifest: Manifest, long_manifest: Manifest):
+def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(manifest: Manifest, tmp_path: Path) -> None:
     config, fast = replace(CONFIG, cache="bytes"), Accelerator(0.002, 4)
     recorder = Recorder()
     filled = profile_pipeline(manifest, "train", config, fast, ProfileConfig(0.3, 0.1), recorder)
@@ -106,7 +92,9 @@ def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(manifest:
     assert Progress(3, 3, "steps") in recorder.progresses
     assert filled.fill_s == 0
     assert filled.records_per_image == pytest.approx(1.0, rel=0.05)  # places in the cache are no images
-    filling = profile_pipeline(long_manifest, "train", config, fast, ProfileConfig(0.3, 0.1, max_fill_s=0.01))
+    join_copies(manifest, 500, tmp_path / "long")
+    long = load_manifest(str(tmp_path / "long"))
+    filling = profile_pipeline(long, "train", config, fast, ProfileConfig(0.3, 0.1, max_fill_s=0.01))
     missing = filling.fill_s / filling.step.wall_s * filling.step.steps
     assert 0 < missing < 1500 - filling.step.steps
 

@@ -1,7 +1,9 @@
 """Stages of tf.data that run alone on recorded elements."""
 
+import contextlib
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,18 +73,13 @@ LOCK = threading.Lock()
 WAIT_S = 0.08  # far longer than a busy machine keeps a thread waiting
 
 
-def ask_behind_a_lock(label: Any) -> Any:
-    with LOCK:
+def ask(label: Any, lock: Any = None) -> Any:
+    with lock or contextlib.nullcontext():
         time.sleep(WAIT_S)
     return label
 
 
-def ask(label: Any) -> Any:
-    time.sleep(WAIT_S)
-    return label
-
-
-@pytest.mark.parametrize(("function", "locked"), [(ask_behind_a_lock, True), (ask, False)])
+@pytest.mark.parametrize(("function", "locked"), [(partial(ask, lock=LOCK), True), (ask, False)])
 def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements, function: Any, locked: bool, monkeypatch) -> None:
     monkeypatch.setattr(textbook, "_COUNTED", 8)  # of these long calls; of fewer, one that ran ahead tips the scales
     played = textbook.play(elements)
