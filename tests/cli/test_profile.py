@@ -194,8 +194,8 @@ def test_options_of_a_loader_go_to_a_new_file_and_only_if_a_fix_helps(tmp_path: 
     assert refused.err == "Error: mine.toml is there already. Move it away, or name another file.\n"
     assert (refused.code, Path("mine.toml").read_text()) == (2, "batch_size = 4")
     monkeypatch.setattr("tfpipe.profiler.diagnose.diagnosis.list_loader_fixes", lambda *_: ())
-    done = tfpipe(*line, "--apply", "a.toml", "--html", "a.html").ok
-    assert done.err.splitlines()[-2:] == ["No fix helped: a.toml is not written.", "Wrote a.html."]
+    done = tfpipe(*line, "--apply", "a.toml").ok
+    assert done.err.splitlines()[-1] == "No fix helped: a.toml is not written."
     assert not Path("a.toml").exists()
 
 
