@@ -214,7 +214,7 @@ import tfpipe
 
 stored = [record.label for record in tfpipe.data_source("imagenet", "train")]
 print(sorted(set(labels.numpy().tolist())), sorted(set(stored)), len(stored))
-data = DataConfig(input_path="imagenet/train-*", is_training=False, batch_size=8, drop_remainder=False)
+data = DataConfig(input_path="imagenet/train-*", is_training=False, global_batch_size=8, drop_remainder=False)
 reader = input_reader_factory.input_reader_generator(
     data,
     dataset_fn=dataset_fn.pick_dataset_fn("tfrecord"),
